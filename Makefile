@@ -5,7 +5,7 @@
 #   make test-all   every test, whatever has changed; before a release
 #   make root    builds, and installs into build/root, which demo, tests and benchmarks run
 #   make test-kubernetes   of these the tests on a real kubelet, scheduler and API server alone
-#   make check   its set-up, then lint and unit tests: two to four minutes, and no engine
+#   make check   its set-up, then lint and unit tests: a minute or two, and no engine
 #   make deps    what building needs: Debian packages (as root), Python packages below build/
 #   make         builds; like install, it takes what is there and installs nothing on this machine
 #   make docs    the site of docs/, into build/site; make pictures: its pictures, anew
@@ -44,6 +44,8 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION := ignore
 # How many processes run tests side by side; tests/support/parallel.py says how.
 WORKERS ?= 2
+# Of unit tests, which wait more than they compute.
+CHECK_WORKERS ?= 4
 # The tree that demo, tests and benchmarks run: what `make install` leaves, nothing else.
 ROOT    := $(BUILD)/root
 
@@ -220,7 +222,7 @@ demo: packages-engine root
 # The linters take one processor, the tests another.
 check: $(BUILD)/venv.stamp
 	@packaging/lint $(VENV) & lint=$$!; \
-		PYTHONPATH=src $(VENV)/bin/pytest -q -n $(WORKERS) tests/unit; tests=$$?; wait $$lint && exit $$tests
+		PYTHONPATH=src $(VENV)/bin/pytest -q -n $(CHECK_WORKERS) -m "not slow" tests/unit; tests=$$?; wait $$lint && exit $$tests
 
 # What is built for tests/kubernetes takes minutes, and nobody waits for it but these tests: it has the time that others
 # leave.

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support import REPOSITORY
 from support.parallel import scope_of
+
+pytestmark = pytest.mark.slow
 
 CONFTEST = """
 from pathlib import Path

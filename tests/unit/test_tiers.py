@@ -12,6 +12,8 @@ import pytest
 
 from support import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 CONFTEST = """
 from pathlib import Path
 from support import tiers

@@ -345,6 +345,7 @@ def toml_files(draw: st.DrawFn) -> str:
     return text.rstrip("\n") if draw(st.booleans()) else text
 
 
+@pytest.mark.slow
 @given(toml_files(), st.booleans())
 @settings(max_examples=300)
 def test_for_any_file_unconfigure_undoes_configure_and_configure_is_idempotent(

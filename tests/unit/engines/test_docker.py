@@ -254,6 +254,7 @@ def json_files(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(["", "\n", " "])) + text + draw(st.sampled_from(["", "\n", "\n\n"]))
 
 
+@pytest.mark.slow
 @given(json_files(), st.booleans())
 @settings(max_examples=300)
 def test_for_any_file_unconfigure_undoes_configure_and_configure_is_idempotent(

@@ -66,6 +66,7 @@ def test_cores_change_alone_and_together_with_memory(capped: Container) -> None:
         assert limits(capped) == ([now], [now])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
 def test_killed_at_any_line_the_ledger_never_says_less_than_what_is_in_force(
     capped: Container, before: int, after: int

@@ -18,6 +18,8 @@ from xpu_runtime.request.units import Memory
 
 from .resizing import GIB, UUIDS, Container, killed_at
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("before", "after"), [(4 * GIB, 6 * GIB), (6 * GIB, 4 * GIB)])
 def test_killed_at_any_line_the_ledger_never_says_less_than_the_page(

@@ -14,6 +14,8 @@ import pytest
 
 from support import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 NATIVE = REPOSITORY / "native"
 #: Each library's folders, the lowest first.
 LIBRARIES = {
