@@ -362,19 +362,6 @@ class Server:
         self._drop(client)
 
 
-def bound(address: str, port: int) -> socket.socket:
-    """A socket for a listener there; OSError, with that as its file, where it cannot be had."""
-    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((address, port))
-        return listening
-    except OSError as error:
-        listening.close()
-        where = f"[{address}]" if ":" in address else address
-        raise OSError(error.errno, error.strerror or str(error), f"{where}:{port}") from None
-
-
 def threaded(make: Callable[[Request], Answer], most: int = 32) -> Callable[[Request, Reply], None]:
     """For a listener whose answers take time, or wait: each is made in a thread, of which there are so many
     at most."""

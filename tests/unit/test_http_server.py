@@ -14,8 +14,9 @@ import pytest
 from support import REPOSITORY
 from xpu_runtime import http_server
 from xpu_runtime.http_message import Answer, Request, text
-from xpu_runtime.http_server import Listener, Reply, Server, bound, threaded
+from xpu_runtime.http_server import Listener, Reply, Server, threaded
 from xpu_runtime.kubernetes.extender.certificate import Certificate
+from xpu_runtime.linux import address
 
 #: More than the kernel's buffers of a connection take.
 LARGE = b"x" * (32 << 20)
@@ -34,7 +35,7 @@ def serve() -> Iterator[Serve]:
 
     def start(answer: Callable[[Request, Reply], None] = told, **bounds: Any) -> int:
         server = Server()
-        server.listen(Listener(bound("127.0.0.1", 0), answer, **bounds))
+        server.listen(Listener(address.bound("127.0.0.1", 0), answer, **bounds))
         threading.Thread(target=server.run, daemon=True).start()
         servers.append(server)
         return server.ports[0]
@@ -168,7 +169,7 @@ def test_what_is_being_answered_when_it_stops_is_answered() -> None:
         time.sleep(0.3)
         return text(200, "done")
 
-    server.listen(Listener(bound("127.0.0.1", 0), threaded(slow), idle_s=20.0))
+    server.listen(Listener(address.bound("127.0.0.1", 0), threaded(slow), idle_s=20.0))
     (port,) = server.ports
     threading.Thread(target=server.run, daemon=True).start()
     with connected(port) as one, connected(port) as idle:

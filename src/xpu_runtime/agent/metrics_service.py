@@ -22,7 +22,8 @@ from xpu_runtime.agent.history import History
 from xpu_runtime.agent.page import BrowserPage
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.http_message import JSON, METRICS, Answer, Request, text
-from xpu_runtime.http_server import Listener, Reply, Server, bound
+from xpu_runtime.http_server import Listener, Reply, Server
+from xpu_runtime.linux import address
 
 SOCKET = "metrics.sock"
 #: What the collector is asked; besides, for a sample.
@@ -130,13 +131,12 @@ def _on_socket(group: str | None, answer: _Answers, log: Callable[[str], None]) 
 
 def _on_port(config: Config, answer: _Answers) -> Listener:
     """OSError where the address is in use, or not (yet) this machine's."""
-    address, _, port = (config.metrics_listen or "").rpartition(":")
-    address = address.strip("[]")
+    where, port = address.parsed(config.metrics_listen or "")
     # Whatever is allowed to be reached by others: only this machine reaches a loopback address.
-    is_local = ipaddress.ip_address(address).is_loopback
-    hosts = (*_LOCAL, f"[{address}]" if ":" in address else address)
+    is_local = ipaddress.ip_address(where).is_loopback
+    hosts = (*_LOCAL, f"[{where}]" if ":" in where else where)
     checked = _for_hosts(hosts, answer) if is_local else answer
-    return Listener(bound(address, int(port)), checked, connections=_MOST_CLIENTS)
+    return Listener(address.bound(where, port), checked, connections=_MOST_CLIENTS)
 
 
 def _for_hosts(hosts: tuple[str, ...], answer: _Answers) -> _Answers:

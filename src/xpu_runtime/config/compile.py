@@ -137,11 +137,16 @@ def _not_listened(config: Config) -> str:
     """Why metrics are not served there; "" where they are."""
     import ipaddress
 
-    address, _, port = (config.metrics_listen or "").rpartition(":")
-    if not 0 < int(port) < 1 << 16:
+    from xpu_runtime.linux import address
+
+    try:
+        where, port = address.parsed(config.metrics_listen or "")
+    except ValueError:
+        port = 0
+    if not port:
         return "a port is a number from 1 to 65535"
     try:
-        found = ipaddress.ip_address(address.strip("[]"))
+        found = ipaddress.ip_address(where)
     except ValueError:
         return "give an IP address, such as 127.0.0.1"
     if found.is_loopback or config.metrics_allow_remote:

@@ -26,13 +26,14 @@ from xpu_runtime.cli.kubernetes import extender as command
 from xpu_runtime.cli.kubernetes.extender import extender
 from xpu_runtime.errors import XpuError
 from xpu_runtime.http_message import Answer
-from xpu_runtime.http_server import Listener, Server, bound
+from xpu_runtime.http_server import Listener, Server
 from xpu_runtime.kubernetes.extender import certificate as certificate_module
 from xpu_runtime.kubernetes.extender import keys as keys_module
 from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.keys import Keys
 from xpu_runtime.kubernetes.resources import Resources
+from xpu_runtime.linux import address
 
 PEM = REPOSITORY / "tests/support/certificates"
 ONE, TWO = f"one {'ab' * 32}\n", f"two {'cd' * 32}\n"
@@ -201,7 +202,7 @@ def serving(certificate: Certificate) -> Iterator[int]:
     server = Server()
     server.listen(
         Listener(
-            bound("127.0.0.1", 0),
+            address.bound("127.0.0.1", 0),
             lambda _, reply: reply(Answer(200, "text/plain", b"")),
             longest_body=1 << 20,
             tls=certificate,

@@ -20,6 +20,7 @@ from xpu_runtime.kubernetes.extender.keys import Keys
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
 from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.resources import ALIASES, POLICIES, Resources
+from xpu_runtime.linux import address
 from xpu_runtime.request.units import parse_memory
 from xpu_runtime.version import VERSION
 
@@ -103,13 +104,13 @@ def extender(
       xpu kubernetes extender --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
     """
     resources, of_file = _resources_and_policy(configuration, memory_unit, aliases)
-    address, status = _address(listen), _address(status_listen) if status_listen else None
+    serves, status = _address(listen), _address(status_listen) if status_listen else None
     certificate = _certificate(tls_cert, tls_key, client_ca)
     where = access.find(kubeconfig, context)
     api = Api(where, "xpu-extender")
     leadership: Alone | Leadership = Alone()
     if leader_election:
-        url = advertise or f"{'https' if certificate else 'http'}://{_own_address()}:{address[1]}"
+        url = advertise or f"{'https' if certificate else 'http'}://{_own_address()}:{serves[1]}"
         # Nobody else listens there: one that is started again in its place has not to wait for its Lease's
         # end.
         identity = f"{socket.gethostname()}_{url}"
@@ -119,7 +120,7 @@ def extender(
     service = Extender(api, resources, keys, policy or of_file, log, leadership, certificate, end.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
-    ports = service.start(address, status)
+    ports = service.start(serves, status)
     log(f"xpu kubernetes extender {VERSION} serves port {', '.join(map(str, ports))}")
     if certificate is None:
         log("without --tls-cert whoever reaches the port can have pods bound, and nobody knows who answers")
@@ -155,10 +156,10 @@ def _unit(text: str) -> int:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) >= 1 << 16:
-        raise ConfigError(f"{text!r} is no address with a port", "give one such as 0.0.0.0:8443 or [::]:8443")
-    return host.strip("[]"), int(port)
+    try:
+        return address.parsed(text)
+    except ValueError as error:
+        raise ConfigError(str(error), "give one such as 0.0.0.0:8443 or [::]:8443") from None
 
 
 def _certificate(certificate: str | None, key: str | None, client_ca: str | None) -> Certificate | None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from xpu_runtime import third_party
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.http_message import METRICS, Answer, Request, text
-from xpu_runtime.http_server import Listener, Server, bound, threaded
+from xpu_runtime.http_server import Listener, Server, threaded
+from xpu_runtime.linux import address
 from xpu_runtime.value import Value
 
 third_party.enable()
@@ -113,8 +114,6 @@ def _by(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeM
 def server(listen: str, metrics: Metrics, problem: Callable[[], str]) -> Server:
     """What serves /metrics and /healthz on `listen`, ADDRESS:PORT; `problem` says why the plugin is not well
     ("": it is). ConfigError where nothing can listen there."""
-    address, _, port = listen.rpartition(":")
-    address = address.strip("[]")
 
     def page(request: Request) -> Answer:
         if request.path == "/metrics":
@@ -125,9 +124,10 @@ def server(listen: str, metrics: Metrics, problem: Callable[[], str]) -> Server:
         return text(404, "there is /metrics and /healthz")
 
     try:
-        ipaddress.ip_address(address)
-        listening = bound(address, int(port))
-    except (ValueError, OverflowError):
+        where, port = address.parsed(listen)
+        ipaddress.ip_address(where)
+        listening = address.bound(where, port)
+    except ValueError:
         raise ConfigError(f"{listen!r} is no ADDRESS:PORT", "such as 0.0.0.0:9402") from None
     except OSError as error:
         raise ConfigError(f"metrics cannot be served on {error.filename}: {error.strerror}") from None

@@ -18,7 +18,7 @@ from typing import Any
 
 from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.http_message import JSON, METRICS, Answer, Request, text
-from xpu_runtime.http_server import Listener, Server, bound, threaded
+from xpu_runtime.http_server import Listener, Server, threaded
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender.binding import Binder
 from xpu_runtime.kubernetes.extender.certificate import Certificate
@@ -31,6 +31,7 @@ from xpu_runtime.kubernetes.extender.passing_on import PASSED_ON, LeaderUnreacha
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded, without_percent
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.kubernetes.threads import Threads
+from xpu_runtime.linux import address
 
 #: Seconds that requests under way have when it is to end; a Pod has 30 by default.
 _END_S = 15.0
@@ -54,7 +55,7 @@ _LONGEST_BODY = 8 << 20
 
 def _bound(where: tuple[str, int]) -> socket.socket:
     try:
-        return bound(*where)
+        return address.bound(*where)
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from None
 
