@@ -20,7 +20,6 @@ from xpu_runtime.linux.undo import Changes, Replaced, by_fd, identity, is_so, ta
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Any
 
     from typing_extensions import Self
@@ -52,9 +51,7 @@ class Root:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -66,10 +63,8 @@ class Root:
             self.fd = -1
 
     def undo(self) -> None:
-        """Removes what was made, in reverse order, except where another file is in its place by now.
-
-        Never raises: what cannot be undone stays.
-        """
+        """Removes what was made, in reverse order, except where another file is in its place by now. Never
+        raises: what cannot be undone stays."""
         self._forget_folders()
         self._changes.undo()
 
@@ -128,31 +123,22 @@ class Root:
     def takes_files(self, folder: str) -> bool:
         """Whether files may be made below `folder`, which need not exist: whether it is on one of our own
         mounts."""
-        while True:
-            try:
-                fd = self._resolve(folder, _FOLDER)
-            except FileNotFoundError:
-                folder = folder.rstrip("/").rpartition("/")[0]
-                continue
-            except OSError:
-                return False
-            try:
-                return self.mounts.is_own(fd)
-            finally:
-                os.close(fd)
+        try:
+            fd = self._deepest(folder, _FOLDER)
+        except OSError:
+            return False
+        try:
+            return self.mounts.is_own(fd)
+        finally:
+            os.close(fd)
 
     def mountpoint_of(self, path: str) -> str:
         """The mountpoint of the mount that `path`, or its deepest existing parent, lies on."""
-        while True:
-            try:
-                fd = self._resolve(path, os.O_PATH)
-            except FileNotFoundError:
-                path = path.rstrip("/").rpartition("/")[0]
-                continue
-            try:
-                return self.mounts.place(fd)
-            finally:
-                os.close(fd)
+        fd = self._deepest(path, os.O_PATH)
+        try:
+            return self.mounts.place(fd)
+        finally:
+            os.close(fd)
 
     def stat(self, path: str, follow_symlinks: bool = True) -> os.stat_result:
         """As os.stat."""
@@ -200,7 +186,7 @@ class Root:
         """
         folder, name = self._parent(path)
         old = _readlink(folder, name)
-        if old == target or (old is None and _lexists(folder, name)):
+        if old == target or (old is None and _lstat(folder, name) is not None):
             return False
         self._refuse_to_make(folder, path)
         if old is None:
@@ -223,8 +209,7 @@ class Root:
         """
         device = os.makedev(major, minor)
         folder, name = self._parent(path)
-        if _lexists(folder, name):
-            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if (there := _lstat(folder, name)) is not None:
             if stat.S_IFMT(there.st_mode) == stat.S_IFMT(mode) and there.st_rdev == device:
                 return False
             raise FileExistsError(errno.EEXIST, "something else is in the device's place", path)
@@ -261,6 +246,14 @@ class Root:
                 continue
         raise OSError(errno.EAGAIN, "its folders are being renamed all the time", path)
 
+    def _deepest(self, path: str, flags: int) -> int:
+        """A descriptor of `path`, or of its deepest existing parent."""
+        while True:
+            try:
+                return self._resolve(path, flags)
+            except FileNotFoundError:
+                path = path.rstrip("/").rpartition("/")[0]
+
     def _parent(self, path: str) -> tuple[int, str]:
         """The folder of `path`, made where it is missing (not the caller's to close), and the last name,
         which is not resolved."""
@@ -293,12 +286,7 @@ class Root:
             if stat.S_ISLNK(os.fstat(fd).st_mode):
                 os.close(fd)
                 return None
-            try:
-                self.mounts.refuse_kernel_files(fd)
-            except BaseException:
-                os.close(fd)
-                raise
-            return fd
+            return self._checked(fd, path)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
 
@@ -308,12 +296,16 @@ class Root:
             here = self._resolve(path, _FOLDER if file_mode is None else os.O_PATH)
         except FileNotFoundError:
             return self._make_missing(path, mode, file_mode)
+        return self._checked(here, path)
+
+    def _checked(self, fd: int, path: str) -> int:
+        """`fd`, unless it is a file of the kernel's: that is closed."""
         try:
-            self.mounts.refuse_kernel_files(here)
+            self.mounts.refuse_kernel_files(fd)
         except OSError as error:
-            os.close(here)
+            os.close(fd)
             raise OSError(error.errno, error.strerror, path) from None
-        return here
+        return fd
 
     def _make_missing(self, path: str, mode: int, file_mode: int | None) -> int:
         todo = names_in(path)
@@ -401,9 +393,8 @@ def _readlink(folder: int, name: str) -> str | None:
         raise
 
 
-def _lexists(folder: int, name: str) -> bool:
+def _lstat(folder: int, name: str) -> os.stat_result | None:
     try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        return False
-    return True
+        return None
