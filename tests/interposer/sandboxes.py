@@ -23,6 +23,8 @@ ROOT, FOLDER, LIBRARIES = sandboxes.ROOT, sandboxes.FOLDER, sandboxes.LIBRARIES
 
 #: The sanitizers' runtimes.
 RUNTIMES = {"address,undefined": "asan", "thread": "tsan"}
+#: What the sanitizers of gcc 12 lack at a fork, a part of a program.
+FORK_FENCE = Path(__file__).with_name("fork_fence.c")
 
 
 def build(kind: str = "") -> Path:

@@ -21,32 +21,24 @@ OLDEST_GLIBC = (2, 17)
 MAY_NEED = {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
 
 
-def compiler_for(machine: str) -> str:
-    return "gcc" if machine == platform.machine() else f"{machine}-linux-gnu-gcc"
+@pytest.fixture(scope="session")
+def releases(installed: Path) -> dict[str, Path]:
+    """The folder with what a release has for each machine: this one's is installed, the other's is built."""
+    found = {}
+    for machine in LOADERS:
+        found[machine] = installed / "lib/xpu-container-runtime/native/interposer/nvidia"
+        if machine != platform.machine():
+            found[machine] = REPOSITORY / "build" / f"interposer-release-{machine}"
+            settings = [f"OUT={found[machine]}", f"CC={machine}-linux-gnu-gcc"]
+            command = ["make", "-s", "-C", str(REPOSITORY / "native/interposer/nvidia"), *settings]
+            subprocess.run(command, check=True, timeout=300)
+    return found
 
 
-def release(machine: str) -> Path:
-    """The folder with what a release has for that machine, built if it is not up to date."""
-    out = REPOSITORY / "build" / f"interposer-release-{machine}"
-    subprocess.run(
-        [
-            "make",
-            "-s",
-            "-C",
-            REPOSITORY / "native/interposer/nvidia",
-            f"OUT={out}",
-            f"CC={compiler_for(machine)}",
-        ],
-        check=True,
-        timeout=300,
-    )
-    return out
-
-
-@pytest.fixture(scope="session", params=LOADERS)
-def built(request: pytest.FixtureRequest) -> tuple[str, Path]:
+@pytest.fixture(params=LOADERS)
+def built(request: pytest.FixtureRequest, releases: dict[str, Path]) -> tuple[str, Path]:
     """A machine's name, and its release."""
-    return request.param, release(request.param)
+    return request.param, releases[request.param]
 
 
 def readelf(option: str, library: Path) -> str:
@@ -105,10 +97,10 @@ def test_only_functions_of_the_real_library_are_exported(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_both_machines_export_the_same(library: str) -> None:
+def test_both_machines_export_the_same(releases: dict[str, Path], library: str) -> None:
     """A function that one machine's interposer lacks would go round the account there."""
     first, second = (
-        set(re.findall(r"FUNC +GLOBAL DEFAULT +\d+ (\w+)", readelf("--dyn-syms", release(machine) / library)))
-        for machine in LOADERS
+        set(re.findall(r"FUNC +GLOBAL DEFAULT +\d+ (\w+)", readelf("--dyn-syms", folder / library)))
+        for folder in releases.values()
     )
     assert first == second and first

@@ -1,0 +1,88 @@
+/*
+ * A program built with AddressSanitizer that uses the device, and forks: children that use nothing of it, or
+ * begin anew, or fork again, end in good order. LeakSanitizer, which looks at each process's end, is to find
+ * nothing.
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../../native/headers/cuda/cuda_api.h"
+
+enum { ALLOCATIONS = 300, SIZE = 2 << 20, SIDE = 1024 };
+
+#define DO(call)                                                                                             \
+    do {                                                                                                     \
+        int result_ = (call);                                                                                \
+        if (result_) {                                                                                       \
+            fprintf(stderr, "%s: %d\n", #call, result_);                                                     \
+            exit(2);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+static void start(void) {
+    CUcontext context;
+    DO(cuInit(0));
+    DO(cuDevicePrimaryCtxRetain(&context, 0));
+    DO(cuCtxSetCurrent(context));
+}
+
+/* A tile of a sparse array, and memory that is bound to a multicast object. */
+static void attach(void) {
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = SIDE,
+                                     .Height = SIDE,
+                                     .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                     .NumChannels = 1,
+                                     .Flags = CUDA_ARRAY3D_SPARSE};
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmulticastObjectProp team = {.numDevices = 1, .size = SIZE};
+    CUmemGenericAllocationHandle object;
+    CUarrayMapInfo tile = {
+        .subresource.sparseLevel = {.extentWidth = SIDE, .extentHeight = 1, .extentDepth = 1},
+        .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+        .deviceBitMask = 1};
+    DO(cuArray3DCreate_v2(&tile.resource.array, &shape));
+    DO(cuMemCreate(&tile.memHandle.memHandle, SIZE, &properties, 0));
+    DO(cuMemMapArrayAsync(&tile, 1, NULL));
+    DO(cuMulticastCreate(&object, &team));
+    DO(cuMulticastAddDevice(object, 0));
+    DO(cuMulticastBindMem(object, 0, tile.memHandle.memHandle, 0, SIZE, 0));
+}
+
+static void use(void) {
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr pointer, place;
+    for (int i = 0; i < ALLOCATIONS; i++)
+        DO(cuMemAlloc_v2(&pointer, 512));
+    DO(cuMemAllocAsync(&pointer, SIZE, NULL));
+    DO(cuMemAddressReserve(&place, SIZE, 0, 0, 0));
+    DO(cuMemCreate(&handle, SIZE, &properties, 0));
+    DO(cuMemMap(place, SIZE, 0, handle, 0));
+    attach();
+}
+
+/* The child's exit status; -1: it was killed. */
+static int child(int depth, int begins) {
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (begins) {
+            start();
+            use();
+        }
+        exit(depth ? child(depth - 1, begins) : 0);
+    }
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int main(void) {
+    start();
+    use();
+    printf("%d %d %d\n", child(0, 0), child(0, 1), child(2, 1));
+    return 0;
+}

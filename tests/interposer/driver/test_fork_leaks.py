@@ -1,0 +1,42 @@
+"""The CUDA interposer in programs that look for leaks: what a forked child leaves of its parent's is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import GIB
+
+from ..sandboxes import Sandbox, compile_c
+
+#: A card that may be bound to multicast objects.
+CARD: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "H200", "multicast": True}]}
+#: What the simulated driver leaves behind is not looked at.
+SUPPRESSIONS = "leak:libcuda.real\nleak:libnvidia-ml.real\n"
+#: In a child LeakSanitizer still knows its parent's threads, which the driver's libraries have started.
+OF_PARENTS_THREADS = re.compile(r"==\d+==Running thread \d+ was not suspended. False leaks are possible.\n")
+
+
+@pytest.mark.parametrize("interposed", [False, True])
+def test_children_of_a_program_with_address_sanitizer_end_in_good_order(
+    sandbox: Callable[..., Sandbox], tmp_path: Path, interposed: bool
+) -> None:
+    one = sandbox(4 * GIB, topology=CARD)
+    (driver,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
+    program = compile_c(
+        Path(__file__).with_name("leak_fork.c"), tmp_path / "program", "-fsanitize=address", str(driver)
+    )
+    (tmp_path / "suppressions").write_text(SUPPRESSIONS)
+    environ = {
+        "ASAN_OPTIONS": "detect_leaks=1",
+        "LSAN_OPTIONS": f"suppressions={tmp_path}/suppressions:print_suppressions=0",
+    }
+    if not interposed:
+        environ["LD_LIBRARY_PATH"] = "/mnt/usr/lib/real"
+    done = one.run([str(program)], env=environ)
+    found = OF_PARENTS_THREADS.sub("", done.stderr)
+    assert (done.returncode, done.stdout, found) == (0, "0 0 0\n", "")

@@ -1,0 +1,51 @@
+"""The CUDA interposer: which functions it has, and how programs come by them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headers import name_of
+from support import GIB
+from support.exports import listed
+
+from ..cuda_sandbox import OUT_OF_MEMORY, SUCCESS, Start, exported
+from ..sandboxes import Sandbox
+from .test_functions import decided
+
+Make = Callable[..., Sandbox]
+
+VERSIONS = [2000, 3020, 4000, 7000, 10000, 11020, 11040, 12000, 12050, 13000]
+
+
+def base(name: str) -> str:
+    """The name without version and stream flag."""
+    return re.sub(r"(_v\d+)?(_pt[sd]z|_ptds)?$", "", name)
+
+
+def test_the_interposer_has_every_variant_of_what_it_sees_and_no_other(interposers: Path) -> None:
+    seen = set(decided()["interposed"])
+    newest = listed("libcuda")["R615"]
+    assert exported(interposers / "libcuda.so.1") == {name for name in newest if name_of(name) in seen}
+
+
+@pytest.mark.parametrize("topology", ["1xT4-R470", "1xT4-R535", "1xT4-R580"])
+def test_what_is_handed_out_by_name_is_ours_exactly_where_it_has_that_variant(
+    sandbox: Make, program: Start, interposers: Path, topology: str
+) -> None:
+    one = sandbox(1 * GIB, topology=topology)
+    (real,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
+    names, interposed = exported(real), exported(interposers / "libcuda.so.1")
+    user = program(one, INTERPOSED=" ".join(interposed), EXPORTED=" ".join(names))
+    asked = sorted({base(name) for name in names | interposed} | {"cuNoSuchThing"})
+    assert user.handed_out(asked, VERSIONS, [0, 1, 2]) == []
+
+
+def test_the_newer_look_up_works_where_the_driver_has_only_the_older(program: Start) -> None:
+    user = program(1 * GIB, topology="1xT4-R470", way="lookup")
+    assert user.start() == SUCCESS
+    assert user.alloc(1 * GIB)[0] == SUCCESS
+    assert user.alloc(1)[0] == OUT_OF_MEMORY

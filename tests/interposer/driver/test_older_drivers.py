@@ -1,0 +1,384 @@
+"""What the interposers export and an older driver lacks does what its older variant does.
+
+dlsym finds it on every driver, as it is the interposer's, and programs take that for the driver's having it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from support import GIB, MIB
+from support.exports import exported, listed
+
+from ..calls import (
+    DEVICE,
+    HOST,
+    INVALID_VALUE,
+    OUT,
+    Program,
+    Start,
+    allocation_node,
+    allocation_properties,
+    buffer,
+    kinds,
+    location,
+    value,
+)
+from ..nvml_sandbox import nvml
+from ..sandboxes import Sandbox
+
+Make = Callable[..., Sandbox]
+
+BRANCHES = ("R470", "R535", "R550", "R570", "R580", "R590", "R610")
+#: Two cards that a switch connects.
+CARDS: list[dict[str, Any]] = [{"model": "H200", "count": 2, "multicast": True}]
+#: CUresult.
+NOT_READY, NOT_SUPPORTED, UPDATE_FAILURE = 600, 801, 910
+EMPTY_NODE, TOPOLOGY_CHANGED = 5, 2
+UPLOAD = 2
+PINNED, MANAGED = 1, 2
+NOTHING = buffer(bytes(256))
+
+
+def launch(user: Program, milliseconds: int) -> None:
+    """Lets a kernel run on the null stream of the current context."""
+    module = user.get("cuModuleLoadData", OUT, buffer(b".version 8.0\n\0"))
+    name = buffer(f"busy_{milliseconds}ms\0".encode())
+    function = user.get("cuModuleGetFunction", OUT, module, name)
+    user.do("cuLaunchKernel", function, *[1] * 6, 0, None, None, None)
+    assert user.code("cuStreamQuery", None) == NOT_READY
+
+
+def empty(user: Program, nodes: int = 1) -> int:
+    """A graph with nodes that do nothing."""
+    graph = user.get("cuGraphCreate", OUT, 0)
+    for _ in range(nodes):
+        user.do("cuGraphAddEmptyNode", OUT, graph, None, 0)
+    return graph
+
+
+def flags(user: Program) -> int:
+    return user.get("cuCtxGetFlags", {"out": 4})
+
+
+def context(user: Program, sandbox: Sandbox) -> None:
+    older = user.get("cuCtxCreate_v2", OUT, 4, 0)
+    wanted = flags(user)
+    user.do("cuCtxDestroy_v2", older)
+    for params in (None, buffer(bytes(24))):
+        newer = user.get("cuCtxCreate_v4", OUT, params, 4, 0)
+        assert user.get("cuCtxGetCurrent", OUT) == newer
+        assert flags(user) == wanted
+        user.do("cuCtxDestroy_v2", newer)
+    graphics = {"in": struct.pack("<QiiQ", 0, 0, 0, 1).hex()}
+    assert user.code("cuCtxCreate_v4", OUT, graphics, 0, 0) == NOT_SUPPORTED
+
+
+def synchronize(user: Program, sandbox: Sandbox) -> None:
+    first = user.get("cuCtxGetCurrent", OUT)
+    # Of NULL, of one that is none, and without any argument, as Numba calls it: of the current one.
+    for arguments in ([None], [0xDEAD0], []):
+        launch(user, 20)
+        user.do("cuCtxSynchronize_v2", *arguments)
+        user.do("cuStreamQuery", None)
+    launch(user, 100)
+    second = user.get("cuCtxCreate_v2", OUT, 0, 0)
+    user.do("cuCtxSynchronize_v2", first)
+    assert user.get("cuCtxGetCurrent", OUT) == second
+    user.do("cuCtxDestroy_v2", second)
+    user.do("cuCtxSetCurrent", first)
+    user.do("cuStreamQuery", None)
+
+
+def look_up(user: Program, sandbox: Sandbox) -> None:
+    for name in (b"cuMemAlloc\0", b"cuCtxCreate\0"):
+        older = user.call("cuGetProcAddress", buffer(name), OUT, 11040, 0)
+        newer = user.call("cuGetProcAddress_v2", buffer(name), OUT, 11040, 0, {"out": 4})
+        assert newer == [*older, "00000000"]
+        assert int(older[2], 16)
+
+
+def add_node(user: Program, sandbox: Sandbox, name: str) -> None:
+    graph = user.get("cuGraphCreate", OUT, 0)
+    node = buffer(struct.pack("<i252x", EMPTY_NODE))
+    first = user.get(name, OUT, graph, None, None, 0, node)
+    on_first = buffer(struct.pack("<Q", first))
+    user.do(name, OUT, graph, on_first, buffer(bytes(8)), 1, node)
+    assert user.get("cuGraphGetNodes", graph, None, OUT) == 2
+    if _lacks_edges(user):
+        kind_of_edge = buffer(bytes([0, 0, 1, 0, 0, 0, 0, 0]))
+        assert user.code(name, OUT, graph, on_first, kind_of_edge, 1, node) == NOT_SUPPORTED
+
+
+def _lacks_edges(user: Program) -> bool:
+    """Whether the driver is older than CUDA 12.3."""
+    return user.get("cuDriverGetVersion", {"out": 4}) < 12030
+
+
+def add_node_v2(user: Program, sandbox: Sandbox) -> None:
+    add_node(user, sandbox, "cuGraphAddNode_v2")
+
+
+def add_node_v3(user: Program, sandbox: Sandbox) -> None:
+    add_node(user, sandbox, "cuGraphAddNode_v3")
+
+
+def update(user: Program, sandbox: Sandbox) -> None:
+    executable = user.get("cuGraphInstantiateWithFlags", OUT, empty(user), 0)
+    assert user.call("cuGraphExecUpdate_v2", executable, empty(user), {"out": 24}) == [0, bytes(24).hex()]
+    older, _, result = user.call("cuGraphExecUpdate", executable, empty(user, 2), OUT, {"out": 4})
+    newer, info = user.call("cuGraphExecUpdate_v2", executable, empty(user, 2), {"out": 24})
+    assert newer == older == UPDATE_FAILURE
+    assert info[:8] == result == struct.pack("<i", TOPOLOGY_CHANGED).hex()
+    assert user.code("cuGraphExecUpdate_v2", executable, empty(user), None) == INVALID_VALUE
+
+
+def instantiate(user: Program, sandbox: Sandbox, name: str = "cuGraphInstantiateWithParams") -> None:
+    graph = user.get("cuGraphCreate", OUT, 0)
+    node = buffer(allocation_node(8 * MIB))
+    user.do("cuGraphAddMemAllocNode", OUT, graph, None, 0, node)
+    result, executable, params = user.call(name, OUT, graph, buffer(struct.pack("<QQQq", UPLOAD, 0, 7, 7)))
+    assert (result, params) == (0, struct.pack("<QQQi", UPLOAD, 0, 0, 0).hex() + params[-8:])
+    assert kinds(sandbox)["graph"] >= 8 * MIB, "it is uploaded"
+    user.do("cuGraphLaunch", int.from_bytes(bytes.fromhex(executable), "little"), None)
+    assert user.code(name, OUT, graph, None) == INVALID_VALUE
+
+
+def instantiate_per_thread(user: Program, sandbox: Sandbox) -> None:
+    instantiate(user, sandbox, "cuGraphInstantiateWithParams_ptsz")
+
+
+def pool(user: Program, name: str, older: str) -> None:
+    wanted = user.get(older, OUT, 0)
+    assert user.get(name, OUT, buffer(location()), PINNED) == wanted
+    assert user.code(name, OUT, buffer(location(HOST)), PINNED) == NOT_SUPPORTED
+    assert user.code(name, OUT, buffer(location()), MANAGED) == NOT_SUPPORTED
+
+
+def default_pool(user: Program, sandbox: Sandbox) -> None:
+    pool(user, "cuMemGetDefaultMemPool", "cuDeviceGetDefaultMemPool")
+
+
+def current_pool(user: Program, sandbox: Sandbox) -> None:
+    pool(user, "cuMemGetMemPool", "cuDeviceGetMemPool")
+
+
+SIZE = 64 * MIB
+GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
+SET_PREFERRED_LOCATION = 3
+
+
+def managed(user: Program) -> int:
+    return user.get("cuMemAllocManaged", OUT, 4 * MIB, GLOBAL)
+
+
+def prefetch(user: Program, sandbox: Sandbox, name: str = "cuMemPrefetchAsync_v2") -> None:
+    for kind in (DEVICE, HOST):
+        user.do(name, managed(user), 4 * MIB, value(location(kind).hex()), 0, 0)
+
+
+def prefetch_per_thread(user: Program, sandbox: Sandbox) -> None:
+    prefetch(user, sandbox, "cuMemPrefetchAsync_v2_ptsz")
+
+
+def advise(user: Program, sandbox: Sandbox) -> None:
+    for kind in (DEVICE, HOST):
+        place = value(location(kind).hex())
+        user.do("cuMemAdvise_v2", managed(user), 4 * MIB, SET_PREFERRED_LOCATION, place)
+
+
+def team(user: Program) -> tuple[int, int]:
+    """A multicast object of both cards, and memory on the first."""
+    multicast = user.get("cuMulticastCreate", OUT, buffer(struct.pack("<I4xQQQ", 2, SIZE, 0, 0)))
+    for device in (0, 1):
+        user.do("cuMulticastAddDevice", multicast, device)
+    return multicast, user.get("cuMemCreate", OUT, SIZE, buffer(allocation_properties()), 0)
+
+
+def bind_memory(user: Program, sandbox: Sandbox) -> None:
+    multicast, memory = team(user)
+    assert user.code("cuMulticastBindMem_v2", multicast, 1, 0, memory, 0, SIZE, 0) == INVALID_VALUE
+    user.do("cuMulticastBindMem_v2", multicast, 0, 0, memory, 0, SIZE, 0)
+    user.do("cuMemRelease", memory)
+    assert kinds(sandbox)["vmm"] == SIZE
+    user.do("cuMulticastUnbind", multicast, 0, 0, SIZE)
+    assert "vmm" not in kinds(sandbox)
+
+
+def bind_address(user: Program, sandbox: Sandbox) -> None:
+    multicast, memory = team(user)
+    place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
+    user.do("cuMemMap", place, SIZE, 0, memory, 0)
+    user.do("cuMemRelease", memory)
+    assert user.code("cuMulticastBindAddr_v2", multicast, 1, 0, place, SIZE, 0) == INVALID_VALUE
+    user.do("cuMulticastBindAddr_v2", multicast, 0, 0, place, SIZE, 0)
+    user.do("cuMemUnmap", place, SIZE)
+    assert kinds(sandbox)["vmm"] == SIZE
+    user.do("cuMulticastUnbind", multicast, 0, 0, SIZE)
+    assert "vmm" not in kinds(sandbox)
+
+
+#: CUlaunchConfig: one thread, no shared memory, the null stream, no attributes.
+LAUNCH = buffer(struct.pack("<7I4xQQI4x", *[1] * 6, 0, 0, 0, 0))
+
+
+def launch_by_config(user: Program, sandbox: Sandbox) -> None:
+    _launch_by_config(user, "")
+
+
+def launch_by_config_per_thread(user: Program, sandbox: Sandbox) -> None:
+    _launch_by_config(user, "_ptsz")
+
+
+def _launch_by_config(user: Program, suffix: str) -> None:
+    module = user.get("cuModuleLoadData", OUT, buffer(b".version 8.0\n\0"))
+    function = user.get("cuModuleGetFunction", OUT, module, buffer(b"busy_20ms\0"))
+    user.do(f"cuLaunchKernelEx{suffix}", LAUNCH, function, None, None)
+    assert user.code(f"cuStreamQuery{suffix}", None) == NOT_READY
+
+
+#: What an older function does, and which one does it.
+SERVED: dict[str, tuple[str, Callable[[Program, Sandbox], None]]] = {
+    "cuCtxCreate_v4": ("cuCtxCreate_v3", context),
+    "cuCtxSynchronize_v2": ("cuCtxSynchronize", synchronize),
+    "cuGetProcAddress_v2": ("cuGetProcAddress", look_up),
+    "cuGraphAddNode_v2": ("cuGraphAddNode", add_node_v2),
+    "cuGraphAddNode_v3": ("cuGraphAddNode", add_node_v3),
+    "cuGraphExecUpdate_v2": ("cuGraphExecUpdate", update),
+    "cuGraphInstantiateWithParams": ("cuGraphInstantiateWithFlags", instantiate),
+    "cuGraphInstantiateWithParams_ptsz": ("cuGraphInstantiateWithFlags", instantiate_per_thread),
+    "cuLaunchKernelEx": ("cuLaunchKernel", launch_by_config),
+    "cuLaunchKernelEx_ptsz": ("cuLaunchKernel_ptsz", launch_by_config_per_thread),
+    "cuMemAdvise_v2": ("cuMemAdvise", advise),
+    "cuMemGetDefaultMemPool": ("cuDeviceGetDefaultMemPool", default_pool),
+    "cuMemGetMemPool": ("cuDeviceGetMemPool", current_pool),
+    "cuMemPrefetchAsync_v2": ("cuMemPrefetchAsync", prefetch),
+    "cuMemPrefetchAsync_v2_ptsz": ("cuMemPrefetchAsync_ptsz", prefetch_per_thread),
+    "cuMulticastBindAddr_v2": ("cuMulticastBindAddr", bind_address),
+    "cuMulticastBindMem_v2": ("cuMulticastBindMem", bind_memory),
+}
+#: What came without a forerunner: the driver's own answer for what it does not support.
+ALONE = {
+    "cuGraphAddNode",
+    "cuLibraryLoadData",
+    "cuLibraryLoadFromFile",
+    "cuLibraryUnload",
+    "cuLogicalEndpointBindAddr",
+    "cuLogicalEndpointBindMem",
+    "cuLogicalEndpointDestroy",
+    "cuLogicalEndpointImport",
+    "cuLogicalEndpointUnbind",
+    "cuMemDiscardAndPrefetchBatchAsync",
+    "cuMemDiscardAndPrefetchBatchAsync_ptsz",
+    "cuMemPrefetchBatchAsync",
+    "cuMemPrefetchBatchAsync_ptsz",
+    "cuMulticastBindAddr",
+    "cuMulticastBindMem",
+    "cuMulticastCreate",
+    "cuMulticastUnbind",
+    "cuStreamBeginCaptureToGraph",
+    "cuStreamBeginCaptureToGraph_ptsz",
+}
+
+
+def lacking(interposers: Path, library: str, branch: str) -> set[str]:
+    """What the interposer exports and that branch does not."""
+    return exported(interposers / f"{library}.so.1") - listed(library)[branch]
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_what_cuda_s_driver_lacks_is_done_by_what_it_has(
+    sandbox: Make, caller: Start, interposers: Path, branch: str
+) -> None:
+    one = sandbox(4 * GIB, topology={"driver": branch, "gpus": CARDS})
+    names = lacking(interposers, "libcuda", branch)
+    assert names
+    assert names <= SERVED.keys() | ALONE, "a function that is new in the interposer wants a decision here"
+    served = {name for name in names if name in SERVED and SERVED[name][0] in listed("libcuda")[branch]}
+    for name in sorted(served):
+        user = caller(one)
+        SERVED[name][1](user, one)
+        user.kill()
+    user = caller(one)
+    for name in sorted(names - served):
+        assert user.code(name, NOTHING, NOTHING, *[None] * 6) == NOT_SUPPORTED, name
+
+
+#: As Numba up to 0.61 looks for functions, and calls what it finds.
+NEWEST_FIRST = """
+import ctypes
+library = ctypes.CDLL("libcuda.so.1")
+def find(name):
+    return getattr(library, name + "_v2", None) or getattr(library, name)
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+said = [find("cuInit")(0), find("cuDevicePrimaryCtxRetain")(ctypes.byref(context), 0)]
+said += [find("cuCtxPushCurrent")(context), find("cuMemAlloc")(ctypes.byref(pointer), ctypes.c_size_t(4096))]
+said += [find("cuCtxSynchronize")(), find("cuMemFree")(pointer), find("cuCtxSynchronize")()]
+print(said)
+"""
+
+
+@pytest.mark.parametrize("branch", ["R470", "R535", "R550", "R570"])
+def test_a_program_that_takes_the_newest_name_that_it_finds_synchronizes(sandbox: Make, branch: str) -> None:
+    done = sandbox(GIB, topology=f"1xT4-{branch}").python(NEWEST_FIRST)
+    assert done.stdout == f"{[0] * 7}\n", done.stderr
+
+
+#: NVML's, likewise. What came without a forerunner is, to NVIDIA's binding, a function that is not found.
+NVML_SERVED = {
+    "nvmlDeviceGetAccountingStats_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetMemoryInfo_v2",
+}
+NVML_ALONE = {
+    "nvmlDeviceGetConfComputeMemSizeInfo",
+    "nvmlDeviceGetConfComputeProtectedMemoryUsage",
+    "nvmlDeviceGetDynamicPstatesInfo",
+    "nvmlDeviceGetJpgUtilization",
+    "nvmlDeviceGetOfaUtilization",
+    "nvmlDeviceGetProcessesUtilizationInfo",
+    "nvmlDeviceGetRunningProcessDetailList",
+}
+NVML_SCRIPT = """
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+library, mine = ctypes.CDLL("libnvidia-ml.so.1"), os.getpid()
+older, newer = ask(nvmlDeviceGetMemoryInfo, card), ask(nvmlDeviceGetMemoryInfo, card, nvmlMemory_v2)
+said = {"memory": [newer[key] == older[key] for key in ("total", "used", "free")]}
+wrong = c_nvmlMemory_v2_t()
+wrong.version = 7
+said["version"] = library.nvmlDeviceGetMemoryInfo_v2(card, ctypes.byref(wrong))
+stats = c_nvmlAccountingStats_v2_t()
+stats.pid = mine
+said["result"] = library.nvmlDeviceGetAccountingStats_v2(card, ctypes.byref(stats))
+older = ask(nvmlDeviceGetAccountingStats, card, mine)
+said["stats"] = [stats.pid == mine, stats.maxMemoryUsage == older["maxMemoryUsage"], stats.isRunning]
+for kind, struct in (("Compute", c_nvmlProcessInfo_v3_t), ("Graphics", c_nvmlProcessInfo_v3_t),
+                     ("MPSCompute", c_nvmlProcessInfo_v3_t)):
+    count, room = ctypes.c_uint(4), (struct * 4)()
+    name = f"nvmlDeviceGet{kind}RunningProcesses_v3"
+    said[kind] = [getattr(library, name)(card, ctypes.byref(count), room), count.value]
+zeros = ctypes.create_string_buffer(1024)
+said["alone"] = {name: getattr(library, name)(card, zeros) for name in sys.argv[2:]}
+"""
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_what_nvml_lacks_is_done_by_what_it_has(sandbox: Make, interposers: Path, branch: str) -> None:
+    names = lacking(interposers, "libnvidia-ml", branch)
+    assert names <= NVML_SERVED | NVML_ALONE, "a function that is new in the interposer wants a decision here"
+    script = NVML_SCRIPT.replace("sys.argv[2:]", repr(sorted(names & NVML_ALONE)))
+    said = nvml(sandbox(4 * GIB, topology=f"1xT4-{branch}"), script)
+    assert said["memory"] == [True] * 3
+    assert said["version"] == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+    assert (said["result"], said["stats"]) == (0, [True, True, 1])
+    assert (said["Compute"], said["Graphics"], said["MPSCompute"]) == ([0, 1], [0, 0], [0, 0])
+    assert set(said["alone"].values()) <= {pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}

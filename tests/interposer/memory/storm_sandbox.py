@@ -1,0 +1,314 @@
+"""What tests of the storm share: its program, an observer of the driver from outside, and the run of several.
+
+The truth is the simulated driver's own NVML, read on the host: what each process has, and what the card has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support import MIB
+
+from ..sandboxes import Sandbox, compile_c
+
+CONTEXT = 24 * MIB
+#: Contexts take CONTEXT each. The card is larger than all limits.
+TOPOLOGY = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": CONTEXT // MIB}]}
+PARTS = ("storm_memory.c", "storm_work.c", "storm_share.c")
+#: What a thread may have taken that is charged only after the call: a module of 1.5 MiB, a heap of 12 MiB in
+#: place of 8, what small allocations have beyond their size before that adds up (8 MiB a process).
+UNASKED = 8 * MIB
+#: What a call may have taken until it gives it back and refuses: a pool's growth, by steps of 32 MiB.
+UNDONE = 64 * MIB
+#: Places for processes on the board of storm_share.c.
+_PROCESSES = 64
+#: Seconds between two pauses, and for which one waits until no operation is under way (an operation may have
+#: failed and ended its process; the test then says so).
+_BETWEEN, _PATIENCE = 0.1, 10
+_MAX_PROCESSES = 1024
+#: Seconds in which all processes must be done; then they are killed, and the test fails.
+_HANG = 120
+
+
+def build_storm(folder: Path, library: Path, kind: str = "") -> Path:
+    """Compiles the program into a folder that sandboxes can read; `kind`: sanitizers."""
+    here = Path(__file__).parent
+    out = folder / f"storm{kind and '-'}{kind.replace(',', '-')}"
+    if not out.exists():
+        sanitize = [f"-fsanitize={kind}"] if kind else []
+        more = [str(here / part) for part in PARTS]
+        compile_c(
+            here / "storm.c", out, *more, "-Wextra", "-Wshadow", str(library), "-pthread", "-ldl", *sanitize
+        )
+    return out
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("ids", ctypes.c_uint * 2)]
+
+
+class Card:
+    """The card as the driver says it is, seen from the host."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        (library,) = Path(sandbox.driver_root).glob("usr/lib/*-linux-gnu/libnvidia-ml.so.1")
+        self._nvml = ctypes.CDLL(str(library))
+        self._device = ctypes.c_void_p()
+        self._found = (_Process * _MAX_PROCESSES)()
+        assert self._nvml.nvmlInit_v2() == 0
+        assert self._nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device)) == 0
+
+    def used(self) -> int:
+        """Bytes of the card that are in use."""
+        memory = _Memory()
+        assert self._nvml.nvmlDeviceGetMemoryInfo(self._device, ctypes.byref(memory)) == 0
+        return int(memory.used)
+
+    def processes(self) -> dict[int, int]:
+        """Bytes of each process that has a context, by its pid."""
+        count = ctypes.c_uint(_MAX_PROCESSES)
+        ask = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3
+        assert ask(self._device, ctypes.byref(count), self._found) == 0
+        return {one.pid: int(one.used) for one in self._found[: count.value]}
+
+
+class Board:
+    """What the observer of a storm writes and reads of the file that its processes share (storm_share.c)."""
+
+    class _Head(ctypes.Structure):
+        _fields_ = [("pause", ctypes.c_uint32), ("under_way", ctypes.c_uint32 * _PROCESSES)]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(ctypes.sizeof(self._Head)))
+        with path.open("r+b") as file:
+            self._head = self._Head.from_buffer(mmap.mmap(file.fileno(), 0))
+
+    def pause(self, wanted: bool) -> None:
+        """No operation begins from soon on, or they go on."""
+        self._head.pause = wanted
+
+    def forget(self, process: int) -> None:
+        """Of a process that is gone, whatever it was doing."""
+        self._head.under_way[process] = 0
+
+    def quiet(self, but: set[int]) -> bool:
+        """No process, but those with these numbers, has an operation under way."""
+        return not any(count for process, count in enumerate(self._head.under_way) if process not in but)
+
+
+class Watch(threading.Thread):
+    """Asks the driver all the time how much there is in use, and keeps the most.
+
+    Now and then it lets all operations end and none begin, and asks then: how long an operation takes is the
+    machine's affair, and no time tells what it will give back. What is in use in two such pauses in a row
+    lasts: a pool that has grown too much, while work on its stream was not done, is made smaller later.
+
+    Of a process that is being killed, the kernel gives up the lock of its slot before it closes its
+    descriptors, one after the other, and only then the driver hears of it. So what such a one has is not
+    counted until it is gone, nor is the card as a whole.
+    """
+
+    def __init__(self, card: Card, board: Board) -> None:
+        super().__init__(daemon=True)
+        self._card = card
+        self._board = board
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        #: The number on the board of each process that is being killed, by its pid.
+        self._ending: dict[int, int] = {}
+        #: Bytes: the most that was seen, and the most that was there in two pauses in a row.
+        self.most = self.lasting = 0
+        self.samples = self.pauses = 0
+        self._in_last_pause = 0
+
+    @contextmanager
+    def leaving_out(self, pid: int, process: int) -> Iterator[None]:
+        """While it lasts, no sample has this process; on its return the process must be gone."""
+        with self._lock:
+            self._ending[pid] = process
+        yield
+        with self._lock:
+            self._card.used()  # the driver has heard of it before it answers this
+            del self._ending[pid]
+            self._board.forget(process)
+
+    def run(self) -> None:
+        while not self._done.is_set():
+            until = time.monotonic() + _BETWEEN
+            while time.monotonic() < until and not self._done.is_set():
+                with self._lock:
+                    self.most = max(self.most, self._used())
+                    self.samples += 1
+                time.sleep(0.0002)
+            self._board.pause(True)
+            try:
+                self._quiet_sample()
+            finally:
+                self._board.pause(False)
+
+    def _quiet_sample(self) -> None:
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            # (also what orders the pause before the look: a system call, by which the store has reached all)
+            time.sleep(0.0005)
+            with self._lock:
+                if self._board.quiet(set(self._ending.values())):
+                    now = self._used()
+                    self.lasting = max(self.lasting, min(now, self._in_last_pause))
+                    self._in_last_pause = now
+                    self.pauses += 1
+                    return
+
+    def _used(self) -> int:
+        there = self._card.processes()
+        counted = sum(used for pid, used in there.items() if pid not in self._ending)
+        return counted if self._ending else max(counted, self._card.used())
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self.join()
+
+
+class Storm:
+    """Several processes of the storm in one sandbox, and what they must leave behind."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path, limit: int, seed: int, kind: str = "") -> None:
+        (library,) = Path(sandbox.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
+        self.sandbox, self.limit, self.seed = sandbox, limit, seed
+        self.program = build_storm(folder, library, kind)
+        self.board = Board(folder / "board")
+        self.card = Card(sandbox)
+        self.random = random.Random(seed)
+        self.operations = self.given = self.refused = self.killed = self.processes = 0
+        self.most = self.lasting = 0
+        #: The number on the board of each process, by its pid.
+        self._numbers: dict[int, int] = {}
+
+    def start(self, threads: int, rounds: int, *options: str, **environ: str) -> Any:
+        """One process."""
+        self.processes += 1
+        number = self.seed * 1000 + self.processes
+        arguments = [
+            str(self.program),
+            str(self.board.path),
+            str(self.processes),
+            str(number),
+            str(threads),
+            str(rounds),
+            str(self.limit),
+        ]
+        one = self.sandbox.start(
+            [*arguments, *options],
+            env={"CUDA_MODULE_LOADING": "EAGER", "XPU_LOG": "off", **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._numbers[one.pid] = self.processes
+        return one
+
+    def finished(self, one: Any) -> None:
+        """It has freed all that it had, and waits."""
+        line = one.stdout.readline()
+        assert line, f"seed {self.seed}: {one.wait(60)}: {one.stderr.read()}"
+        operations, given, refused = (int(word) for word in line.split())
+        self.operations += operations
+        self.given += given
+        self.refused += refused
+
+    def look(self, one: Any) -> int:
+        """What cuMemGetInfo says is used, in a process that waits."""
+        one.stdin.write("\n")
+        one.stdin.flush()
+        return int(one.stdout.readline())
+
+    def run(
+        self, together: int, threads: int, rounds: int, *options: str, kills: int = 0, **environ: str
+    ) -> None:
+        """The storm; on return all processes are gone, and what must hold held."""
+        running: list[Any] = []
+        guard = threading.Timer(_HANG, self._kill, [running])
+        guard.daemon = True
+        guard.start()
+        try:
+            with Watch(self.card, self.board) as watch:
+                running += [self.start(threads, rounds, *options, **environ) for _ in range(together)]
+                for _ in range(kills):
+                    at = self.random.randrange(together)
+                    running[at] = self._replace(watch, running[at], threads, rounds, *options, **environ)
+                for one in running:
+                    self.finished(one)
+            self._never_passed(watch, together * threads)
+            self._account_is_exact(running)
+            self._nothing_left(running)
+        finally:
+            guard.cancel()
+            self._kill(running)
+
+    def _never_passed(self, watch: Watch, threads: int) -> None:
+        self.most = max(self.most, watch.most)
+        self.lasting = max(self.lasting, watch.lasting)
+        seen = f"seed {self.seed}: {watch.lasting >> 20} and {watch.most >> 20} MiB of {self.limit >> 20}"
+        asked = self.limit + threads * UNASKED
+        assert watch.samples > 10 and watch.pauses > 1
+        assert watch.lasting <= asked, seen
+        assert watch.most <= asked + threads * UNDONE, seen
+
+    def _account_is_exact(self, running: list[Any]) -> None:
+        """They have freed all that they had: once each has looked, the account is what the driver says."""
+        said = f"seed {self.seed}"
+        looks = [self.look(one) for one in running]
+        assert looks[-1] == self.card.used() == self.sandbox.total(), (said, looks, self.sandbox.usage())
+        for one in running:
+            output, errors = one.communicate("\n", timeout=60)
+            assert (one.returncode, output, errors) == (0, "", ""), f"{said}: {one.returncode}: {errors}"
+
+    def _replace(
+        self, watch: Watch, one: Any, threads: int, rounds: int, *options: str, **environ: str
+    ) -> Any:
+        """Kills a process once it has had a while, and starts another."""
+        deadline = time.monotonic() + self.random.uniform(0.05, 0.5)
+        while time.monotonic() < deadline and one.poll() is None:
+            time.sleep(0.005)
+        with watch.leaving_out(one.pid, self._numbers[one.pid]):
+            one.kill()
+            one.communicate()
+        self.killed += 1
+        return self.start(threads, rounds, *options, **environ)
+
+    def _nothing_left(self, running: list[Any]) -> None:
+        said = f"seed {self.seed}"
+        deadline = time.monotonic() + 10
+        while self.card.processes() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert self.card.used() == 0, said
+        last = self.start(0, 0)
+        running.append(last)
+        self.finished(last)
+        assert self.look(last) == self.card.used() == self.sandbox.total() == CONTEXT, said
+        last.communicate("\n", timeout=60)
+        assert last.returncode == 0
+
+    @staticmethod
+    def _kill(running: list[Any]) -> None:
+        for one in running:
+            one.kill()

@@ -1,0 +1,175 @@
+"""The CUDA interposer: memory that is simply asked for, up to the limit and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support import GIB, MIB
+
+from ..cuda_sandbox import INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Start, kinds
+from ..sandboxes import Sandbox
+
+Make = Callable[..., Sandbox]
+
+#: What the driver takes at a time, at least.
+STEP = 2 * MIB
+
+
+def test_memory_is_given_up_to_the_limit_and_no_further(program: Start, way: str) -> None:
+    user = program(1 * GIB, way=way)
+    assert user.start() == SUCCESS
+    result, most = user.alloc(1 * GIB - STEP)
+    assert result == SUCCESS
+    assert user.alloc(STEP + 1)[0] == OUT_OF_MEMORY
+    result, last = user.alloc(STEP)
+    assert result == SUCCESS
+    assert user.sandbox.total() == 1 * GIB
+    assert user.alloc(1)[0] == OUT_OF_MEMORY
+    assert user.info() == [SUCCESS, 0, 1 * GIB]
+    assert user.free(last) == SUCCESS
+    assert user.info() == [SUCCESS, STEP, 1 * GIB]
+    assert user.free(most) == SUCCESS
+    assert user.sandbox.total() == 0
+    assert user.alloc(1 * GIB)[0] == SUCCESS
+
+
+def test_a_limit_below_the_drivers_step_is_held_to_the_grain(program: Start) -> None:
+    user = program(1024)
+    user.start()
+    assert user.alloc(1025)[0] == OUT_OF_MEMORY
+    assert user.alloc(1024)[0] == SUCCESS
+    assert user.alloc(1)[0] == OUT_OF_MEMORY
+
+
+def test_a_large_piece_is_charged_in_the_drivers_steps(program: Start) -> None:
+    user = program(3 * STEP)
+    user.start()
+    pointer = user.alloc(STEP + 1)[1]
+    assert kinds(user.sandbox) == {"linear": 2 * STEP}
+    assert user.info() == [SUCCESS, STEP, 3 * STEP]
+    assert user.alloc(STEP + 1)[0] == OUT_OF_MEMORY
+    assert user.alloc(STEP)[0] == SUCCESS
+    assert user.free(pointer) == SUCCESS
+    assert user.sandbox.total() == STEP
+
+
+def test_what_the_driver_rounds_up_is_counted_too(program: Start) -> None:
+    user = program(1 * GIB)
+    user.start()
+    pointer = user.alloc(1)[1]
+    assert user.info() == [SUCCESS, 1 * GIB - STEP, 1 * GIB]
+    assert kinds(user.sandbox) == {"linear": 512, "overhead": STEP - 512}
+    # The rest of the step is there for the next ones.
+    more = user.alloc(STEP - 512)[1]
+    assert user.info() == [SUCCESS, 1 * GIB - STEP, 1 * GIB]
+    assert (user.free(pointer), user.free(more)) == (SUCCESS, SUCCESS)
+    assert user.sandbox.total() == 0
+
+
+@pytest.mark.parametrize("size", [(1 << 64) - 1, (1 << 64) - 512, 1 << 63, 64 * GIB])
+def test_an_absurd_size_is_refused_and_charges_nothing(program: Start, size: int) -> None:
+    user = program(None)
+    user.start()
+    assert user.alloc(size)[0] == OUT_OF_MEMORY
+    assert user.managed(size)[0] == OUT_OF_MEMORY
+    assert user.pitch(size, 2)[0] == OUT_OF_MEMORY
+    assert user.sandbox.total() == 0
+
+
+def test_what_the_driver_refuses_is_not_charged(program: Start) -> None:
+    user = program(None)  # no limit: the card is what refuses
+    user.start()
+    assert user.alloc(0)[0] == INVALID_VALUE
+    assert user.alloc(10 * GIB)[0] == SUCCESS
+    assert user.alloc(10 * GIB)[0] == OUT_OF_MEMORY
+    assert user.sandbox.total() == 10 * GIB
+
+
+def test_the_versions_of_32_bits_are_held_too(program: Start) -> None:
+    user = program(100 * MIB)
+    user.start()
+    assert user.alloc_v1(101 * MIB)[0] == OUT_OF_MEMORY
+    assert user.pitch_v1(MIB, 101)[0] == OUT_OF_MEMORY
+    assert user.free_v1(0x1000) == INVALID_VALUE
+    assert user.sandbox.total() == 0
+    result, pointer = user.alloc_v1(60 * MIB)
+    assert result == SUCCESS
+    result, rows, pitch = user.pitch_v1(1 * MIB - 1, 40)
+    assert (result, pitch) == (SUCCESS, 1 * MIB)
+    assert user.sandbox.total() == 100 * MIB
+    assert user.alloc(1)[0] == OUT_OF_MEMORY
+    assert (user.free_v1(pointer), user.free_v1(rows)) == (SUCCESS, SUCCESS)
+    assert user.sandbox.total() == 0
+
+
+def test_managed_memory_is_charged(program: Start, way: str) -> None:
+    user = program(1 * GIB, way=way)
+    user.start()
+    result, pointer = user.managed(1 * GIB)
+    assert result == SUCCESS
+    assert kinds(user.sandbox) == {"managed": 1 * GIB}
+    assert user.managed(1)[0] == OUT_OF_MEMORY
+    assert user.free(pointer) == SUCCESS
+    assert user.sandbox.total() == 0
+
+
+def test_rows_are_charged_with_their_padding(program: Start, way: str) -> None:
+    user = program(1 * GIB, way=way)
+    user.start()
+    result, pointer, pitch = user.pitch(1000, 1 << 20)  # 1024 bytes a row: all there is
+    assert (result, pitch) == (SUCCESS, 1024)
+    assert user.sandbox.total() == 1 * GIB
+    assert user.pitch(1, 1)[0] == OUT_OF_MEMORY
+    assert user.free(pointer) == SUCCESS
+    assert user.sandbox.total() == 0
+    assert user.pitch(1025, 1 << 20)[0] == OUT_OF_MEMORY
+    assert user.sandbox.total() == 0
+
+
+def test_what_is_unknown_or_freed_already_gives_back_nothing(program: Start, way: str) -> None:
+    user = program(1 * GIB, way=way)
+    user.start()
+    keep, gone = user.alloc(STEP)[1], user.alloc(STEP)[1]
+    assert user.free(0) == SUCCESS
+    assert user.free(gone + 512) == INVALID_VALUE
+    assert user.sandbox.total() == 2 * STEP
+    assert user.free(gone) == SUCCESS
+    assert user.free(gone) == INVALID_VALUE
+    assert user.sandbox.total() == STEP
+    assert user.free(keep) == SUCCESS
+    assert user.sandbox.total() == 0
+
+
+def test_memory_of_the_host_is_not_counted(program: Start, way: str) -> None:
+    user = program(MIB, way=way)
+    user.start()
+    assert user.host(64 * MIB)[0] == SUCCESS
+    assert user.sandbox.total() == 0
+
+
+def test_processes_share_the_limit_and_the_killed_give_back(sandbox: Make, program: Start) -> None:
+    one = sandbox(1 * GIB)
+    users = [program(one) for _ in range(4)]
+    for user in users:
+        user.start()
+        assert user.alloc(256 * MIB)[0] == SUCCESS
+    assert users[0].alloc(1)[0] == OUT_OF_MEMORY
+    assert users[0].info() == [SUCCESS, 0, 1 * GIB]
+    users[3].kill()
+    assert users[0].alloc(256 * MIB)[0] == SUCCESS
+    assert users[1].alloc(1)[0] == OUT_OF_MEMORY
+
+
+def test_a_limit_that_changes_holds_at_once(program: Start) -> None:
+    user = program(1 * GIB)
+    user.start()
+    pointer = user.alloc(1 * GIB)[1]
+    user.sandbox.set_limit(2 * GIB)
+    assert user.info() == [SUCCESS, 1 * GIB, 2 * GIB]
+    assert user.alloc(1 * GIB)[0] == SUCCESS
+    user.sandbox.set_limit(1 * GIB)
+    assert user.info() == [SUCCESS, 0, 1 * GIB]
+    assert user.free(pointer) == SUCCESS
+    assert user.alloc(512)[0] == OUT_OF_MEMORY

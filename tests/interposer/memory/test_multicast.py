@@ -1,0 +1,122 @@
+"""The CUDA interposer: multicast objects. Memory that is bound to one is charged, also without its handle."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from support import GIB, MIB
+
+from ..calls import OUT, SUCCESS, Program, Start, allocation_properties, buffer, kinds
+
+PAGE = 2 * MIB
+SIZE = 64 * MIB
+#: Cards that a switch connects.
+SWITCHED: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "H200", "count": 2, "multicast": True}]}
+
+
+def team(user: Program, devices: int = 2) -> int:
+    """An object of SIZE bytes with all of its devices."""
+    properties = buffer(struct.pack("<I4xQQQ", devices, SIZE, 0, 0))
+    handle = user.get("cuMulticastCreate", OUT, properties)
+    for device in range(devices):
+        user.do("cuMulticastAddDevice", handle, device)
+    return handle
+
+
+def create(user: Program, size: int = SIZE, device: int = 0) -> int:
+    return user.get("cuMemCreate", OUT, size, buffer(allocation_properties(number=device)), 0)
+
+
+def test_bound_memory_is_charged_until_it_is_unbound(caller: Start, any_way: str) -> None:
+    user = caller(1 * GIB, topology=SWITCHED, way=any_way)
+    object_ = team(user)
+    assert "vmm" not in kinds(user.sandbox)
+    for device in (0, 1):
+        handle = create(user, device=device)
+        user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
+        user.do("cuMemRelease", handle)
+        assert kinds(user.sandbox, device)["vmm"] == SIZE
+    user.do("cuMulticastUnbind", object_, 0, 0, SIZE)
+    assert "vmm" not in kinds(user.sandbox)
+    assert kinds(user.sandbox, 1)["vmm"] == SIZE
+    user.do("cuMulticastUnbind", object_, 1, 0, SIZE)
+    assert "vmm" not in kinds(user.sandbox, 1)
+    user.do("cuMemRelease", object_)
+    assert user.sandbox.total() == sum(kinds(user.sandbox).values())
+
+
+def test_what_is_bound_by_its_address(caller: Start, any_way: str) -> None:
+    user = caller(1 * GIB, topology=SWITCHED, way=any_way)
+    object_ = team(user)
+    place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
+    handle = create(user)
+    user.do("cuMemMap", place, SIZE, 0, handle, 0)
+    user.do("cuMemRelease", handle)
+    user.do("cuMulticastBindAddr", object_, 0, place, SIZE, 0)
+    user.do("cuMemUnmap", place, SIZE)
+    assert kinds(user.sandbox)["vmm"] == SIZE
+    user.do("cuMulticastUnbind", object_, 0, 0, SIZE)
+    assert "vmm" not in kinds(user.sandbox)
+
+
+def test_the_end_of_an_object_is_the_end_of_its_bindings(caller: Start) -> None:
+    user = caller(1 * GIB, topology=SWITCHED)
+    object_ = team(user)
+    handle = create(user)
+    user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
+    user.do("cuMemRelease", handle)
+    # It lives while it is mapped, as memory does.
+    place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
+    user.do("cuMemMap", place, SIZE, 0, object_, 0)
+    user.do("cuMemRelease", object_)
+    assert kinds(user.sandbox)["vmm"] == SIZE
+    user.do("cuMemUnmap", place, SIZE)
+    assert "vmm" not in kinds(user.sandbox)
+
+
+def test_parts_of_an_object_are_bound_and_unbound_by_themselves(caller: Start) -> None:
+    user = caller(1 * GIB, topology=SWITCHED)
+    object_ = team(user)
+    handles = [create(user, PAGE) for _ in range(2)]
+    for at, handle in enumerate(handles):
+        user.do("cuMulticastBindMem", object_, at * PAGE, handle, 0, PAGE, 0)
+        user.do("cuMemRelease", handle)
+    # The same memory at two places: it lives until it is bound at neither.
+    both = create(user, PAGE)
+    for at in (2, 3):
+        user.do("cuMulticastBindMem", object_, at * PAGE, both, 0, PAGE, 0)
+    user.do("cuMemRelease", both)
+    for at, left in enumerate((2, 1, 1, 0)):
+        user.do("cuMulticastUnbind", object_, 0, at * PAGE, PAGE)
+        assert kinds(user.sandbox).get("vmm", 0) == left * PAGE
+
+
+def test_a_failed_call_changes_nothing(caller: Start) -> None:
+    user = caller(1 * GIB, topology=SWITCHED)
+    object_ = team(user)
+    handle, other = create(user), create(user)
+    user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
+    assert user.code("cuMulticastBindMem", object_, 0, other, 0, SIZE, 0) != SUCCESS
+    assert user.code("cuMulticastBindMem", object_, SIZE, other, 0, PAGE, 0) != SUCCESS
+    assert user.code("cuMulticastBindMem", 0xDEAD, 0, other, 0, SIZE, 0) != SUCCESS
+    assert user.code("cuMulticastBindAddr", object_, 0, 0x200000, PAGE, 0) != SUCCESS
+    assert user.code("cuMulticastUnbind", object_, 1, 0, SIZE) != SUCCESS
+    assert user.code("cuMulticastCreate", OUT, buffer(bytes(32))) != SUCCESS
+    for each in (handle, other):
+        user.do("cuMemRelease", each)
+    assert kinds(user.sandbox)["vmm"] == SIZE
+    user.do("cuMulticastUnbind", object_, 0, 0, SIZE)
+    assert "vmm" not in kinds(user.sandbox)
+
+
+def test_a_forked_child_has_no_bindings(caller: Start) -> None:
+    user = caller(1 * GIB, topology=SWITCHED)
+    object_ = team(user)
+    handle = create(user)
+    user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
+    user.do("cuMemRelease", handle)
+    assert user.fork("cuMulticastUnbind", object_, 0, 0, SIZE)[0] != SUCCESS
+    assert kinds(user.sandbox)["vmm"] == SIZE
+    user.do("cuMulticastUnbind", object_, 0, 0, SIZE)
+    assert "vmm" not in kinds(user.sandbox)

@@ -1,0 +1,114 @@
+"""The CUDA interposer where the driver lists processes by the host's ids, which a container does not know:
+each recognizes itself by the id that comes as it makes its first context, and then has the driver's
+report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from support import GIB, MIB
+from support.simulation import Process
+
+from ..cuda_sandbox import OUT_OF_MEMORY, SUCCESS, kinds
+from ..memory.storm_sandbox import Card
+from ..nvml_sandbox import nvml
+from ..sandboxes import Sandbox
+from .test_memory import beside, using
+from .test_processes import NOT_FOUND
+
+Make = Callable[..., Sandbox]
+Start = Callable[..., Process]
+
+CONTEXT = 300 * MIB
+HOST = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300, "host_pids": True}]}
+#: Each a first process, as in a container.
+APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def test_what_the_driver_has_beyond_what_was_asked_for_is_known(sandbox: Make, program: Start) -> None:
+    one, neighbour = sandbox(CONTEXT + 30 * MIB, topology=HOST), sandbox(4 * GIB, topology=HOST)
+    other = program(neighbour, within=APART)
+    other.start()
+    other.alloc(GIB)
+    user = program(one, within=APART)
+    user.start()
+    assert kinds(one) == {"overhead": CONTEXT}
+    module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]  # the driver loads it at its first use
+    assert user.function(module) == SUCCESS
+    assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
+    assert user.alloc(12 * MIB)[0] == OUT_OF_MEMORY
+    # The neighbour's memory is the neighbour's.
+    other.alloc(GIB)
+    assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
+
+
+def test_processes_of_one_container_each_have_their_own(sandbox: Make, program: Start) -> None:
+    one = sandbox(4 * GIB, topology=HOST)
+    users = [program(one, within=APART) for _ in range(3)]
+    for user in users:
+        user.start()
+    assert one.total() == 3 * CONTEXT == Card(one).used()
+    for user in users:
+        user.real_start()  # another context, behind the interposer's back
+        user.info()
+    assert one.total() == 6 * CONTEXT == Card(one).used()
+
+
+def test_those_that_start_at_once_are_not_taken_for_one_another(sandbox: Make, program: Start) -> None:
+    one = sandbox(8 * GIB, topology=HOST)
+    users = [program(one, within=APART) for _ in range(6)]
+    for user in users:
+        user.send("start")
+    assert [user.result() for user in users] == [SUCCESS] * len(users)
+    for number, user in enumerate(users):
+        user.alloc((number + 1) * 32 * MIB)  # by which its slot is known
+    for number, user in enumerate(users):
+        before = overheads(one)
+        assert user.real_start() == SUCCESS
+        for each in users:
+            each.info()
+        after = overheads(one)
+        mine = (number + 1) * 32 * MIB
+        # Who could not be told apart has no report, and nothing is seen of what it does.
+        assert after.pop(mine) - before.pop(mine) in (0, CONTEXT)
+        assert after == before
+
+
+def overheads(sandbox: Sandbox) -> dict[int, int]:
+    """What each process has beyond what it asked for, by its allocation."""
+    return {each.kinds["linear"]: each.kinds["overhead"] for each in sandbox.usage()}
+
+
+def test_nvml_tells_of_this_container_s_processes_by_its_own_pids(
+    sandbox: Make, worker: Callable[..., Process], tmp_path: Path
+) -> None:
+    inside = sandbox(4 * GIB, topology=HOST)
+    outside = beside(inside, tmp_path, 4 * GIB)
+    mine, other = worker(inside, *APART), worker(outside, *APART)
+    for one, size in ((mine, 100 * MIB), (other, GIB)):
+        using(one, size)
+        one.launch("busy_10s")  # not waited for: the card is shared all the while
+    (neighbour,) = Path(f"/proc/{other.popen.pid}/task/{other.popen.pid}/children").read_text().split()
+    script = f"""
+second = nvmlDeviceGetComputeRunningProcesses_v2
+said = [[mine.pid, mine.usedGpuMemory] for mine in second(card)]
+rate, end, sampled = 0, time.monotonic() + 10, []
+while not sampled and time.monotonic() < end:  # samples are late
+    try:
+        sampled = [sample.pid for sample in nvmlDeviceGetProcessUtilization(card, 0)]
+    except NVMLError:
+        pass
+said.append(sampled)
+while rate < 20 and time.monotonic() < end:
+    rate = nvmlDeviceGetUtilizationRates(card).gpu
+said.append(rate)
+said.append(nvmlDeviceGetAccountingPids(card))
+said.append(nvmlDeviceGetAccountingStats(card, 1).maxMemoryUsage)
+said.append(ask(nvmlDeviceGetAccountingStats, card, {neighbour}))
+"""
+    used = CONTEXT + 100 * MIB
+    listed, samples, rate, accounted, most, unknown = nvml(inside, script)
+    assert (listed, samples, accounted, most) == ([1, used], [1], [1], used)
+    assert 20 <= rate < 80, "the other half is the neighbour's"
+    assert unknown == NOT_FOUND
