@@ -231,13 +231,14 @@ KUBERNETES_PARTS := PYTHONPATH=tests nice -n 19 $(PYTHON) -m kubernetes.parts
 # Tests that cost minutes are left out while what they protect is as it was when they passed
 # (tests/support/tiers.py); `make test-all` runs them whatever has changed, and writes down that they pass.
 # WORKERS=0 runs one test at a time.
-test: TIER = PYTHONPATH=tests $(VENV)/bin/python -m support.tiers tests/kubernetes
+test: TIER = PYTHONPATH=tests $(VENV)/bin/python -m support.tiers
 test-all: TIER := true
 test-all: ALL := --all
 .PHONY: test-all
-test test-all: packages-test $(BUILD)/venv.stamp $(KUBERNETES_TOOLS)/stamp root
+test test-all: packages-test $(BUILD)/venv.stamp root
 	@packaging/lint $(VENV)
-	@if $(TIER); then $(KUBERNETES_PARTS); fi & parts=$$!; \
+	@if $(TIER) tests/packages || $(TIER) tests/kubernetes; then $(MAKE) $(KUBERNETES_TOOLS)/stamp; fi
+	@if $(TIER) tests/kubernetes; then $(KUBERNETES_PARTS); fi & parts=$$!; \
 		XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest -n $(WORKERS) $(ALL); tests=$$?; \
 		wait $$parts && exit $$tests
 
