@@ -131,13 +131,15 @@ def _is_of(grant: Grant, state: State, number: int | None) -> bool:
     """Whether the stopped container of `state` held the grant.
 
     A runtime with another --root may have a container of the same id and bundle, which runs. The first
-    process of one that has ended may still be there, in no cgroup: the kernel has it wait for the others of
-    its pid namespace (pid_namespaces(7)), and what was started by an exec waits for its parent outside.
+    process of one that has ended may still be there, ending, in no cgroup: the kernel has it wait for the
+    others of its pid namespace (pid_namespaces(7)), and an exec's process waits for its parent outside.
     """
     if number is not None:
         return grant.id == number
-    has_cgroup = not grant.cgroup or os.path.isdir(grant.cgroup)
-    return grant.bundle == state.bundle and not (has_cgroup and proc.is_alive(grant.pid, grant.start_time))
+    if grant.bundle != state.bundle or not proc.is_alive(grant.pid, grant.start_time):
+        return grant.bundle == state.bundle
+    # Where the runtime has made no folder in cgroup v2, the process alone can tell.
+    return proc.is_ending(grant.pid) if not grant.cgroup else not os.path.isdir(grant.cgroup)
 
 
 def _remove_folders(grants: list[Grant]) -> None:

@@ -51,7 +51,11 @@ PROTECTS = {
         *("src/xpu_runtime/ledger", "src/xpu_runtime/placement", "src/xpu_runtime/allocating.py"),
         *("src/xpu_runtime/request", "src/xpu_runtime/engines/containerd"),
     ),
-    "tests/packages": (*_PACKAGES, "native", "src/xpu_runtime/kubernetes"),
+    "tests/packages": (
+        *_PACKAGES,
+        *("native", "src/xpu_runtime/kubernetes", "src/xpu_runtime/cli/kubernetes"),
+        *("docs", "README.md", "SECURITY.md", "CHANGELOG.md", "LICENSE"),
+    ),
 }
 
 
@@ -59,19 +63,22 @@ def digest(tests: str) -> str:
     """Of the names and bytes of all that these tests protect, of themselves and of what they share."""
     found = hashlib.sha256()
     for path in sorted(_files(tests)):
-        found.update(f"{path.relative_to(REPOSITORY)}\0{path.stat().st_mode & 0o111}\0".encode())
-        found.update(hashlib.sha256(path.read_bytes()).digest())
+        link = os.readlink(path) if path.is_symlink() else ""
+        mode = 0 if link else path.stat().st_mode & 0o100  # git keeps no more of it
+        found.update(f"{path.relative_to(REPOSITORY)}\0{mode}\0{link}\0".encode())
+        found.update(hashlib.sha256(b"" if link else path.read_bytes()).digest())
     return found.hexdigest()
 
 
 def _files(tests: str) -> Iterator[Path]:
-    for name in {tests, "tests/support", *PROTECTS[tests]}:
+    for name in {tests, "conftest.py", "tests/support", *PROTECTS[tests]}:
         path = REPOSITORY / name
         if path.is_file():
             yield path
         for folder, folders, files in os.walk(path):
             folders[:] = [each for each in folders if each != "__pycache__"]
-            yield from (Path(folder, each) for each in files)
+            links = [each for each in folders if os.path.islink(os.path.join(folder, each))]
+            yield from (Path(folder, each) for each in (*files, *links))
 
 
 def as_passed() -> dict[str, str]:
@@ -81,7 +88,19 @@ def as_passed() -> dict[str, str]:
 
 
 #: Options that leave out tests.
-_SOME = ("keyword", "markexpr", "maxfail", "deselect", "ignore", "ignore_glob", "lf")
+_SOME = (
+    "collectonly",
+    "setuponly",
+    "setupplan",
+    "stepwise",
+    "keyword",
+    "markexpr",
+    "maxfail",
+    "deselect",
+    "ignore",
+    "ignore_glob",
+    "lf",
+)
 _LEFT_OUT = pytest.StashKey[dict[str, str]]()
 #: At the run's begin: what changes meanwhile has not passed.
 _DIGESTS = pytest.StashKey[dict[str, str]]()
@@ -131,9 +150,9 @@ def pytest_terminal_summary(
             for outcome in ("failed", "error")
             for report in terminalreporter.stats.get(outcome, [])
         }
-        _write_down(
-            {tests: content for tests, content in config.stash[_DIGESTS].items() if tests not in failed}
-        )
+        ran = {_tests_of(report.nodeid) for report in terminalreporter.stats.get("passed", [])}
+        passed = ran - failed
+        _write_down({tests: content for tests, content in config.stash[_DIGESTS].items() if tests in passed})
 
 
 def _write_down(passed: dict[str, str]) -> None:

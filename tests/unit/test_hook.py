@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from xpu_runtime import hook
 from xpu_runtime.errors import SpecError
+from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.messages import Log
 from xpu_runtime.oci.state import State
@@ -31,3 +37,46 @@ def test_a_container_that_ends_while_it_gets_its_slice_is_no_internal_error(
     caller = proc.Caller(os.getpid(), 0, {}, "/", 0.0)
     with pytest.raises(SpecError, match="container c has ended while it was given its slice"):
         hook.start(State("c", "/bundle", child), None, Log(), caller)
+
+
+#: Starts a process in the pid namespace of the process that it is given, and never waits for it.
+EXEC = """
+import ctypes, os, sys, time
+if ctypes.CDLL(None).setns(os.open(f"/proc/{sys.argv[1]}/ns/pid", os.O_RDONLY), 0):
+    sys.exit("setns")
+if not os.fork():
+    os.execvp("sleep", ["sleep", "100"])
+print(flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_first_process_that_only_waits_for_an_execs_holds_no_slice_without_a_cgroup_either() -> None:
+    with contextlib.ExitStack() as started:
+
+        def start(*command: str) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE)
+            started.callback(process.wait)
+            started.callback(process.kill)
+            return process
+
+        outside = start("unshare", "--pid", "--fork", "sleep", "100")
+        children = f"/proc/{outside.pid}/task/{outside.pid}/children"
+        while not (found := open(children).read().split()):
+            time.sleep(0.01)
+        first = int(found[0])
+        started.enter_context(contextlib.suppress(ProcessLookupError))
+        started.callback(os.kill, first, signal.SIGKILL)
+        exec_ = start(sys.executable, "-c", EXEC, str(first))
+        assert exec_.stdout is not None and exec_.stdout.readline()
+        grant = Grant(1, "c", "/bundle", first, proc.start_time(first), "", "running", "hook", 0.0, ())
+        state = State("c", "/bundle", first)
+
+        assert not hook._is_of(grant, state, None)
+        os.kill(first, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while not hook._is_of(grant, state, None):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        # The kernel keeps it for as long as nobody waits for the exec's process.
+        assert proc.is_alive(first, grant.start_time)

@@ -87,8 +87,9 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         text = _without_kept(text, key)
     if "default-runtime" not in data:
         return (Edit(file, _add(text, _start(text), "default-runtime", RUNTIME_NAME), notes),)
-    text = _set(text, _find(text, "default-runtime"), RUNTIME_NAME)
-    text = _keep(text, "default-runtime", was_default)
+    member = _find(text, "default-runtime")
+    as_written = _Source(text[member.value_start : member.end])
+    text = _keep(_set(text, member, RUNTIME_NAME), "default-runtime", as_written)
     if was_default in list(runtimes or {}):
         text = _keep(text, "default-runtime-has-entry", True)
     note = f"default-runtime was {json.dumps(was_default)}; unconfigure brings that back"
@@ -161,7 +162,9 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
         before = kept.get("default-runtime")
         had_entry, has_entry = kept.get("default-runtime-has-entry"), before in list(runtimes)
         if "default-runtime" in kept and (has_entry or not had_entry):
-            text = _set(text, _find(text, "default-runtime"), before)
+            theirs = _find(text, "runtimes", RUNTIME_NAME, _KEPT, "default-runtime")
+            as_written = _Source(text[theirs.value_start : theirs.end])
+            text = _set(text, _find(text, "default-runtime"), as_written)
         else:
             text = _remove(text, _start(text), "default-runtime")
             if had_entry:

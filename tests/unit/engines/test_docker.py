@@ -232,6 +232,12 @@ def test_what_is_malformed_is_refused_with_its_place(text: str, told: str) -> No
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("written", ['"n\u00e9"', '"nvid\\u0069a"', '"\\/x"'])
+def test_a_default_comes_back_as_it_was_written(written: str) -> None:
+    text = f'{{"default-runtime": {written}, "runtimes": {{"nvidia": {{"path": "/n"}}}}}}\n'
+    assert unconfigured(configured(text, True)) == text
+
+
 # Generated files, written in every style that JSON allows.
 
 keys = st.text('ab\\"/{}[]:, é€\U0001f600', max_size=4).map("k".__add__)
