@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -62,14 +63,16 @@ def test_a_first_process_that_only_waits_for_an_execs_holds_no_slice_without_a_c
 
         outside = start("unshare", "--pid", "--fork", "sleep", "100")
         children = f"/proc/{outside.pid}/task/{outside.pid}/children"
-        while not (found := open(children).read().split()):
+        while not (found := Path(children).read_text().split()):
             time.sleep(0.01)
         first = int(found[0])
         started.enter_context(contextlib.suppress(ProcessLookupError))
         started.callback(os.kill, first, signal.SIGKILL)
         exec_ = start(sys.executable, "-c", EXEC, str(first))
         assert exec_.stdout is not None and exec_.stdout.readline()
-        grant = Grant(1, "c", "/bundle", first, proc.start_time(first), "", "running", "hook", 0.0, ())
+        began = proc.start_time(first)
+        assert began is not None
+        grant = Grant(1, "c", "/bundle", first, began, "", "running", "hook", 0.0, ())
         state = State("c", "/bundle", first)
 
         assert not hook._is_of(grant, state, None)
