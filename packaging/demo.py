@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ IMAGE = "xpu-demo:1"
 CGROUP = "/xpu-demo"
 BUILD = os.path.join(os.path.dirname(HERE), "build")
 MIB = 1 << 20
+#: How many times a start is timed in each way.
+_STARTS = 5
 
 sys.path.insert(0, HERE)
 
@@ -43,6 +46,7 @@ class Demo:
         self.environ = {**os.environ, "XPU_RUN_DIR": FOLDER, "XPU_CONFIG": f"{FOLDER}/config.yaml"}
         self.docker = ["docker", "--host", SOCKET]
         self.engine: subprocess.Popen[bytes] | None = None
+        self.agent: subprocess.Popen[bytes] | None = None
         self.simulated = False
         self.wrong: list[str] = []
 
@@ -120,7 +124,8 @@ class Demo:
                 subprocess.run(
                     [*self.docker, "rm", "-f", *names.stdout.split()], capture_output=True, check=False
                 )
-        self._stop_engine()
+        self._stop("docker", self.engine)
+        self._stop("agent", self.agent)
         subprocess.run([self.xpu, "sim", "down"], env=self.environ, capture_output=True, check=False)
         with open("/proc/self/mounts") as mounts:
             points = [line.split()[1] for line in mounts if line.split()[1].startswith(FOLDER + "/")]
@@ -130,18 +135,19 @@ class Demo:
             os.rmdir(folder)
         shutil.rmtree(FOLDER)
 
-    def _stop_engine(self) -> None:
+    def _stop(self, name: str, child: subprocess.Popen[bytes] | None) -> None:
+        """Ends the demo's dockerd or agent, whose process is in a file: maybe of a run that was killed."""
         try:
-            with open(f"{FOLDER}/docker.pid") as file:
+            with open(f"{FOLDER}/{name}.pid") as file:
                 pid = int(file.read())
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                if FOLDER.encode() not in file.read():
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if f"={FOLDER}\0".encode() not in file.read():
                     return
             os.kill(pid, signal.SIGTERM)
         except (OSError, ValueError):
             return
-        if self.engine is not None:
-            self.engine.wait()
+        if child is not None:
+            child.wait()
         while os.path.exists(f"/proc/{pid}"):
             time.sleep(0.05)
 
@@ -255,6 +261,42 @@ class Demo:
         self.run([self.xpu, "devices"])
         free = all(device["memory_granted_bytes"] == 0 for device in self._xpu_json("devices"))
         self.expect(self._xpu_json("ps") == [] and free, "no slice is held, every device is free")
+
+        self._show_agent()
+
+    def _show_agent(self) -> None:
+        """The same with `xpu agent`: all before was without it, where no other runs."""
+        socket = os.path.join(self.environ.get("XPU_RUN_DIR", "/run/xpu"), "start.sock")
+        if os.path.exists(socket):
+            say("all of that was with xpu agent, which runs here")
+            return
+        say("`xpu agent`, which packages start with the driver, has processes that wait for starts")
+        runc, before = self._start_ms("--runtime=runc"), self._start_ms("--runtime=xpu")
+        environ = {**self.environ, "XPU_DEMO": FOLDER}  # by which it is known to be ours
+        self.agent = subprocess.Popen([self.xpu, "agent"], env=environ, stderr=subprocess.DEVNULL)
+        with open(f"{FOLDER}/agent.pid", "w") as file:
+            file.write(str(self.agent.pid))
+        deadline = time.monotonic() + 30
+        while not os.path.exists(socket) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.expect(os.path.exists(socket), "they are there")
+        print(
+            f"docker run --rm, median of {_STARTS}: {runc:.0f} ms with runc alone; with a slice "
+            f"{before:.0f} ms without the agent, {self._start_ms('--runtime=xpu'):.0f} ms with it",
+            flush=True,
+        )
+        done = self.container("XPU_MEM=4G XPU_CORES=30", "nvidia-smi")
+        self.expect("4096MiB" in done.stdout.replace(" ", ""), "what a container gets is the same")
+
+    def _start_ms(self, runtime: str) -> float:
+        """The median time of a whole `docker run --rm` in milliseconds."""
+        command = [*self.docker, "run", "--rm", "--network=none", runtime, "-e", "XPU_MEM=4G", IMAGE, "true"]
+        times = []
+        for _ in range(_STARTS):
+            began = time.monotonic()
+            self.run(command, show=False, check=True)
+            times.append(time.monotonic() - began)
+        return statistics.median(times) * 1000
 
     @staticmethod
     def _kernels_a_second(done: subprocess.CompletedProcess[str]) -> float:
