@@ -19,7 +19,12 @@
             [ "$(cat $known)" != "$(cd /usr/lib/systemd/system && cksum xpu-agent.service xpu-inventory.service)" ]; then
             systemctl daemon-reload || true
         fi
-        rm -f $known
         # No advice to reload for a file that has another time and the same content.
         SYSTEMD_LOG_LEVEL=err systemctl try-restart xpu-agent.service || true
+        # At a first installation, where a driver was loaded before udev had our rule for it. Later nobody starts what
+        # somebody has stopped.
+        if [ -e $known ] && [ ! -s $known ] && { [ -e /sys/module/nvidia ] || [ -e /sys/module/amdgpu ]; }; then
+            systemctl start --no-block xpu-inventory.service xpu-agent.service || true
+        fi
+        rm -f $known
     fi

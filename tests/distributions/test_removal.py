@@ -194,9 +194,10 @@ def test_who_is_in_a_ledger_elsewhere_keeps_the_programs_as_well(installed: Mach
     end(machine, *(["containerd"] if by == "engine" else []))
 
 
-def test_systemd_reads_its_units_again_only_where_one_has_changed(installed: Machine, debs: Debs) -> None:
-    """A reload takes device rules from podman's containers. systemd does not run here: what it is told
-    counts."""
+def test_what_systemd_is_told_at_installations_and_removals(installed: Machine, debs: Debs) -> None:
+    """A reload takes device rules from podman's containers: it reads its units again only where one has
+    changed. The agent is started where a driver was there before us. systemd does not run here: what it is
+    told counts."""
     machine = installed
     machine.path("/run/systemd/system").mkdir(parents=True)
     machine.path("/usr/local/bin/systemctl").write_text('#!/bin/sh\necho "$*" >> /run/told\n')
@@ -216,6 +217,13 @@ def test_systemd_reads_its_units_again_only_where_one_has_changed(installed: Mac
     assert "reload" not in told("dpkg", "--remove", *NAMES).replace("--no-reload", "")
     assert told(*reinstall) == f"daemon-reload\n{restart}"
     assert not machine.path("/run/xpu-container-runtime.units").exists()
+    machine.must("mount", "-t", "tmpfs", "modules", "/sys/module")
+    machine.must("mkdir", "/sys/module/nvidia")
+    assert told(*reinstall) == restart
+    told("dpkg", "--remove", *NAMES)
+    start = "start --no-block xpu-inventory.service xpu-agent.service\n"
+    assert told(*reinstall) == f"daemon-reload\n{restart}{start}"
+    machine.must("umount", "/sys/module")
     machine.must("rm", "-r", "/run/systemd", "/usr/local/bin/systemctl", "/run/told")
 
 
