@@ -33,6 +33,8 @@ PREFIX = "/opt/xpu"
 _PYTHON = f"{PREFIX}/python/bin/python3"
 _SUITE, _VERSION = "bookworm", "3.11"
 _TRIPLET = "x86_64-linux-gnu"
+#: Which `xpu kubernetes install-node` has the node's systemd run.
+_UNIT = "xpu-agent.service"
 _LOADER = "ld-linux-x86-64.so.2"
 _PACKAGES = (f"python{_VERSION}-minimal", f"libpython{_VERSION}-stdlib", "libstdc++6")
 #: What Python and its modules load; libc has had the rest in it since 2.34, and older objects name them.
@@ -175,6 +177,12 @@ def _runtime(deb: str, root: str, work: str) -> None:
         text = file.read()
     with open(f"{root}{PREFIX}/bin/xpu", "w", encoding="utf-8") as file:
         file.write(re.sub(r"^#!\S+", f"#!{_PYTHON}", text))
+    units = f"{root}{PREFIX}/lib/systemd/system"
+    os.makedirs(units)
+    with open(f"{unpacked}/usr/lib/systemd/system/{_UNIT}", encoding="utf-8") as file:
+        text = file.read()
+    with open(f"{units}/{_UNIT}", "w", encoding="utf-8") as file:
+        file.write(text.replace("=/usr/bin/", f"={PREFIX}/bin/"))
     # The interpreter is compiled in: nothing in an engine's environment may choose it.
     launcher = os.path.join(work, "launcher")
     _run(

@@ -187,6 +187,7 @@ def when_a_driver_is_loaded_udev_has_systemd_look_at_the_devices() -> None:
     for name, folder in (
         ("60-xpu-container-runtime.rules", "udev/rules.d"),
         ("xpu-inventory.service", "systemd/system"),
+        ("xpu-agent.service", "systemd/system"),
     ):
         with open(f"{HERE}/{name}") as file:
             text = file.read()
@@ -198,7 +199,7 @@ def when_a_driver_is_loaded_udev_has_systemd_look_at_the_devices() -> None:
     os.unlink("/run/xpu/inventory.json")
     run("modprobe", "dummy")
     deadline = time.monotonic() + 60
-    while not os.path.exists("/run/xpu/inventory.json"):
+    while not os.path.exists("/run/xpu/inventory.json") or not os.path.exists("/run/xpu/start.sock"):
         assert time.monotonic() < deadline, run("systemctl", "status", "xpu-inventory.service", fails=True)
         time.sleep(0.2)
     # Done, and nothing runs on.
@@ -207,6 +208,7 @@ def when_a_driver_is_loaded_udev_has_systemd_look_at_the_devices() -> None:
     ):
         assert time.monotonic() < deadline, state
         time.sleep(0.2)
+    run("systemctl", "stop", "xpu-agent.service")
 
 
 @check
@@ -312,7 +314,7 @@ def the_interposer_libraries_hold_a_limit_with_systemd_and_in_a_user_namespace()
 
 @check
 def the_agents_workers_start_containers_and_the_journal_has_the_events_with_fields() -> None:
-    run("systemd-run", "--unit=xpu-agent", XPU, "agent")
+    run("systemctl", "start", "xpu-agent.service")
     deadline = time.monotonic() + 60
     while not os.path.exists("/run/xpu/start.sock"):
         assert time.monotonic() < deadline, run("journalctl", "--unit=xpu-agent")
@@ -334,6 +336,8 @@ def the_agents_workers_start_containers_and_the_journal_has_the_events_with_fiel
     finally:
         run("systemctl", "stop", "xpu-agent")
     assert not os.path.exists("/run/xpu/start.sock")
+    os.unlink("/etc/systemd/system/xpu-agent.service")
+    run("systemctl", "daemon-reload")
 
 
 class ClusterNode:
@@ -341,6 +345,7 @@ class ClusterNode:
 
     ROOT, POD = "/var/lib/cluster/image", "/var/lib/cluster/pod"
     PROBE = "/var/lib/cluster/probe"
+    LIB = "/opt/xpu/lib/xpu-container-runtime"
 
     def set_up(self) -> None:
         for folder in (self.ROOT, self.PROBE, f"{self.POD}/configuration", f"{self.POD}/keys"):
@@ -378,6 +383,16 @@ class ClusterNode:
         run("ctr", "containers", "rm", name)
         return said
 
+    def agent(self) -> str:
+        """The process of the node's agent, which does starts for the node's containerd."""
+        deadline = time.monotonic() + 60
+        while not os.path.exists("/run/xpu/start.sock"):
+            assert time.monotonic() < deadline, run("systemctl", "status", "xpu-agent.service", fails=True)
+            time.sleep(0.2)
+        process = run("systemctl", "show", "--property=MainPID", "--value", "xpu-agent.service").strip()
+        assert "/opt/xpu/bin/xpu" in run("cat", f"/proc/{process}/cmdline")
+        return process
+
 
 CLUSTER_NODE = ClusterNode()
 
@@ -394,14 +409,19 @@ def a_clusters_image_puts_the_runtime_on_the_node_and_restarts_containerd() -> N
     assert "/opt/xpu/bin/xpu-container-runtime" in run("containerd", "config", "dump")
     # Its Python is its own, and it knows the same devices.
     assert len(json.loads(run("/opt/xpu/bin/xpu", "devices", "--json"))) == 2
+    agent = CLUSTER_NODE.agent()
     assert "is restarted" not in CLUSTER_NODE.pod("install-node")
+    assert CLUSTER_NODE.agent() == agent
 
 
 @check
 def a_container_goes_on_while_the_runtime_goes_and_a_timer_removes_the_rest() -> None:
     runtime = ["--runc-binary", "/opt/xpu/bin/xpu-container-runtime", "--env", "PATH=/usr/bin:/bin"]
     asked = ["--env", "XPU_MEM=4G"]
+    # The agent's workers do it, or nobody can.
+    os.rename(f"{ClusterNode.LIB}/hook.py", f"{ClusterNode.LIB}/hook.py.away")
     run("ctr", "run", "--detach", "--rootfs", *runtime, *asked, ClusterNode.PROBE, "slice", "sleep", "1000")
+    os.rename(f"{ClusterNode.LIB}/hook.py.away", f"{ClusterNode.LIB}/hook.py")
     inside = ("ctr", "tasks", "exec", "--exec-id=e1", "slice", "nvidia-smi")
     assert "/   4096MiB" in run(*inside)
 
@@ -421,6 +441,8 @@ def a_container_goes_on_while_the_runtime_goes_and_a_timer_removes_the_rest() ->
         assert time.monotonic() < deadline, run("systemctl", "status", "xpu-node-removal.timer")
         time.sleep(0.5)
     run("systemctl", "is-active", "xpu-node-removal.timer", fails=True)
+    run("systemctl", "is-active", "xpu-agent.service", fails=True)
+    assert not os.path.lexists("/etc/systemd/system/xpu-agent.service")
     run("ctr", "images", "unmount", ClusterNode.ROOT)
     assert nothing_is_held()
 

@@ -173,7 +173,7 @@ def _product(scratch: Path, kubernetes_image: Path) -> Path:
     share.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("checks.py"), share)
     shutil.copy(kubernetes_image, share / "xpu-kubernetes.tar")
-    for name in ("xpu-inventory.service", "60-xpu-container-runtime.rules"):
+    for name in ("xpu-inventory.service", "xpu-agent.service", "60-xpu-container-runtime.rules"):
         shutil.copy(REPOSITORY / "packaging/node" / name, share)
     image.make(str(scratch / "image"), [str(REPOSITORY / "build/probe/cuda-probe")])
     _run(["tar", "-C", str(scratch / "image"), "-cf", str(share / "image.tar"), "."], "cannot make an image")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 
@@ -85,6 +86,11 @@ def run(*words: str) -> str:
         last = said.splitlines()[-1:] or [f"exit status {done.returncode}"]
         raise ConfigError(f"`{' '.join(words)}` failed on the node: {last[0]}")
     return said
+
+
+def has_systemd() -> bool:
+    """Whether systemd is the node's init (sd_booted(3)), and can be asked."""
+    return os.path.isdir("/run/systemd/system") and shutil.which("systemctl", path=_PATH) is not None
 
 
 def execute(prefix: str, arguments: Sequence[str], init: int = 1) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 
 from xpu_runtime.errors import ConfigError
-from xpu_runtime.kubernetes.node_setup.host import run, say
+from xpu_runtime.kubernetes.node_setup.host import has_systemd, run, say
 from xpu_runtime.linux import files
 
 _FOLDER = "/etc/systemd/system"
@@ -39,7 +38,7 @@ WantedBy=timers.target
 def schedule(prefix: str) -> bool:
     """Has the node's systemd finish the removal when that can be done; False, and says so, where there is
     none."""
-    if not _has_systemd():
+    if not has_systemd():
         say("the node has no systemd: apply packaging/kubernetes/uninstall when they have ended", error=True)
         return False
     # Not by its file, which may be all that one who was killed has come to.
@@ -66,10 +65,6 @@ def cancel() -> None:
             os.unlink(_path(kind))
     with contextlib.suppress(ConfigError):
         run("systemctl", "daemon-reload")
-
-
-def _has_systemd() -> bool:
-    return os.path.isdir("/run/systemd/system") and shutil.which("systemctl") is not None
 
 
 def _path(kind: str) -> str:

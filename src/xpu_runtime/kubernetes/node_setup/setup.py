@@ -20,7 +20,7 @@ from xpu_runtime import paths, textfile, version
 from xpu_runtime.config.compile import read_config
 from xpu_runtime.engines import containerd
 from xpu_runtime.errors import ConfigError, XpuError
-from xpu_runtime.kubernetes.node_setup import removal_timer, section, tree
+from xpu_runtime.kubernetes.node_setup import agent_unit, removal_timer, section, tree
 from xpu_runtime.kubernetes.node_setup.host import run, say
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.linux import files, proc
@@ -80,12 +80,16 @@ def _install(source: str, settings: Settings) -> None:
     programs = _PACKAGE if _has_package() else _OURS
     first = {"made_state": not os.path.exists(paths.DEFAULT_RUN_DIR)}
     _write_done({**first, **(_done() or {}), "programs": programs, "pod": settings.pod, "removing": False})
-    if tree.copy(source, tree.PREFIX):
+    is_new = tree.copy(source, tree.PREFIX)
+    if is_new:
         say(f"{tree.PREFIX}: version {version.VERSION} is there now")
     removal_timer.cancel()
     _write_keys(settings)
     _write_section(settings)
     _configure_containerd(settings, programs)
+    if programs == _OURS:  # a package brings its own
+        _write_done({**(_done() or {}), "agent": True})
+        agent_unit.start(tree.PREFIX, is_new=is_new)
     # For the log; a driver that does not answer yet is the device plugin's to wait for.
     with contextlib.suppress(ConfigError):
         run(os.path.join(programs, "xpu"), "devices")
@@ -166,11 +170,13 @@ def _finish() -> int:
         if callers:
             say(f"{tree.PREFIX} stays for: {'; '.join(callers)}")
             return 0 if removal_timer.schedule(tree.PREFIX) else PENDING
-        if done.get("made_state"):
-            _remove_state()
     elif _has_old_configuration(str(done.get("containerd_config") or containerd.DEFAULT_PATH)):
         say(f"{tree.PREFIX} stays until containerd is restarted")
         return 0 if removal_timer.schedule(tree.PREFIX) else PENDING
+    if done.get("agent"):
+        agent_unit.stop()
+    if done.get("programs") != _PACKAGE and done.get("made_state"):
+        _remove_state()
     # Not before: it has the runtime, as long as it may be called, give nothing to a pod that nobody placed.
     _remove_section()
     tree.remove(tree.PREFIX)

@@ -164,7 +164,7 @@ def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_not
     monkeypatch.setattr(setup, "_callers", lambda: ["container 4711"])
     monkeypatch.setattr(setup, "uninstall", lambda _: setup._finish())
     monkeypatch.setattr(setup, "_done", dict)
-    monkeypatch.setattr(removal_timer, "_has_systemd", lambda: has_systemd)
+    monkeypatch.setattr(removal_timer, "has_systemd", lambda: has_systemd)
     monkeypatch.setattr(removal_timer, "_FOLDER", str(tmp_path))
     monkeypatch.setattr(removal_timer, "run", Systemctl().run)
 
@@ -199,7 +199,7 @@ def test_a_removal_that_was_cut_short_is_scheduled_when_it_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_before: str
 ) -> None:
     systemctl = Systemctl(dies_before)
-    monkeypatch.setattr(removal_timer, "_has_systemd", lambda: True)
+    monkeypatch.setattr(removal_timer, "has_systemd", lambda: True)
     monkeypatch.setattr(removal_timer, "_FOLDER", str(tmp_path))
     monkeypatch.setattr(removal_timer, "run", systemctl.run)
     with pytest.raises(KeyboardInterrupt):
