@@ -7,8 +7,8 @@ where it lies now. Whoever starts a container meanwhile finds the old bundle or 
 bundle of another Python, or none, starts are only slower.
 
 Most modules of the bundle are found by importing the entry points. What these import in a function, where
-only some starts come by, is listed; tests/integration/test_start.py fails where one is missing. A module that
-is here and not imported costs its bytes.
+only some starts come by, is listed; tests/integration/start/test_start.py fails where one is missing. A
+module that is here and not imported costs its bytes.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ from .pods import (
     signed,
 )
 from .refusals import refused
-from .test_faults import CHANGES, instants, run_hooks_through
-from .test_start_workers import without_python, workers_are_there
+from .start.test_faults import CHANGES, instants, run_hooks_through
+from .start.workers import without_python, workers_are_there
 
 Bundles = Callable[..., Path]
 MODES = pytest.mark.parametrize("mode", ["hook", "spec"])

@@ -77,7 +77,7 @@ def test_a_test_that_is_to_be_alone_waits_for_the_others_and_lets_none_begin(tmp
 def test_a_folder_whose_tests_share_an_engine_is_one_workers() -> None:
     folder = "tests/integration/engines"
     assert scope_of(f"{folder}/test_docker.py::test_x[a::b]") == folder
-    assert scope_of("tests/integration/test_set.py::test_x") == "tests/integration/test_set.py"
+    assert scope_of("tests/integration/limits/test_set.py::test_x") == "tests/integration/limits/test_set.py"
 
 
 def test_a_release_of_debian_stays_together_and_other_parameters_do_not_part_a_file() -> None:

@@ -1,0 +1,207 @@
+"""Metrics as `xpu agent` serves them: to whom, whatever clients and the driver do, and until when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.sharing_time import Serve, children_of, until
+
+from ..asking import GET, answer, connected, free_port, listens, on_socket, sim_driver
+from ..conftest import Node, processes_of
+
+
+def values(text: str) -> dict[str, float]:
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def as_stranger(node: Node, path: str, groups: str) -> str:
+    """What comes of connecting as another user than root."""
+    node.folder.chmod(0o755)
+    script = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r}); print('connected')"
+    words = ["setpriv", "--reuid=65534", "--regid=65534", groups, "/usr/bin/python3", "-c", script]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
+    return done.stdout
+
+
+def test_the_socket_serves_the_page_to_root_alone(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    start_agent()
+    path = on_socket(node)
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    status, head, body = answer(path)
+    assert (status, values(body)["xpu_up"], values(body)["xpu_agent_up"]) == (200, 1, 1)
+    assert "Content-Type: text/plain; version=0.0.4" in head and f"Content-Length: {len(body)}\r\n" in head
+    assert answer(path, GET.format("anything"))[0] == 200
+    status, head, body = answer(path, "HEAD /metrics?x HTTP/1.0\r\n\r\n")
+    assert status == 200 and body == "" and "Content-Length: 0" not in head
+    assert "PermissionError" in as_stranger(node, path, "--clear-groups")
+
+
+def test_a_group_may_read_where_the_configuration_says_so(node: Node, start_agent: Serve) -> None:
+    node.configure("metrics: {group: daemon}")
+    service = start_agent()
+    path = on_socket(node)
+    until(lambda: os.stat(path).st_mode & 0o777 == 0o660, "the group may")
+    assert as_stranger(node, path, "--groups=1") == "connected\n"
+    assert "PermissionError" in as_stranger(node, path, "--groups=2")
+    service.end(signal.SIGTERM)
+    assert not os.path.exists(path)
+    node.configure("metrics: {group: nosuchgroup}")
+    again = start_agent()
+    until(lambda: "there is no group nosuchgroup" in again.log, "it is said")
+    assert os.stat(on_socket(node)).st_mode & 0o777 == 0o600
+
+
+def test_a_port_of_this_machine_answers_only_who_asks_for_it(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    port = free_port()
+    node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
+    start_agent()
+    on_socket(node)
+    until(lambda: listens(port), "it listens")
+    for host in ("localhost", f"127.0.0.1:{port}", "LOCALHOST:1", "[::1]"):
+        assert answer(port, GET.format(host))[0] == 200
+    for host in ("evil.example", "localhost.evil.example", "", f"evil.example:{port}"):
+        status, _, body = answer(port, GET.format(host))
+        assert status == 403 and "xpu_" not in body
+    assert answer(port, "GET /metrics HTTP/1.0\r\n\r\n")[0] == 403
+    assert answer(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n")[0] == 403
+
+
+def test_addresses_that_other_machines_reach_take_a_second_key(node: Node, start_agent: Serve) -> None:
+    port = free_port()
+    for address in (f"0.0.0.0:{port}", f"[::]:{port}", f"192.0.2.1:{port}"):
+        node.configure(f'metrics: {{listen: "{address}"}}')
+        told = node.xpu("config", "check", check=False)
+        assert told.returncode and "metrics.allow_remote" in told.stdout + told.stderr
+    for address in ("127.0.0.1:0", "127.0.0.1:70000", "localhost:9402", "127.1:80", "9402"):
+        node.configure(f'metrics: {{listen: "{address}"}}')
+        assert node.xpu("config", "check", check=False).returncode
+    node.configure(f'metrics: {{listen: "0.0.0.0:{port}", allow_remote: true}}')
+    node.xpu("config", "check")
+    start_agent()
+    until(lambda: listens(port), "it listens")
+    assert answer(port, GET.format("node7.example"))[0] == 200
+
+
+def test_what_only_this_machine_reaches_is_no_page_of_the_webs_whatever_is_allowed(
+    node: Node, start_agent: Serve
+) -> None:
+    port = free_port()
+    node.configure(f'metrics: {{listen: "127.0.0.1:{port}", allow_remote: true}}')
+    start_agent()
+    until(lambda: listens(port), "it listens")
+    assert answer(port, GET.format("localhost"))[0] == 200
+    assert answer(port, GET.format("evil.example"))[0] == 403
+
+
+def test_what_is_no_request_for_the_page_is_refused(node: Node, start_agent: Serve) -> None:
+    start_agent()
+    path = on_socket(node)
+    for request, expected in {
+        "GET /other HTTP/1.1\r\nHost: localhost\r\n\r\n": 404,
+        "GET /metrics/../x HTTP/1.1\r\n\r\n": 404,
+        "POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello": 405,
+        "hello\r\n\r\n": 400,
+        "GET /metrics\r\n\r\n": 400,
+        "GET /metrics HTTP/2\r\n\r\n": 400,
+        "\r\n\r\n": 400,
+        "\xff\0\r\n\r\n": 400,
+        "GET /metrics HTTP/1.1\r\nX: " + "x" * 9000: 431,
+    }.items():
+        status, _, body = answer(path, request)
+        assert (status, "xpu_" in body) == (expected, False), request
+    assert answer(path)[0] == 200
+
+
+def test_silent_and_slow_clients_hold_up_neither_the_socket_nor_the_agent(
+    node: Node, start_agent: Serve
+) -> None:
+    port = free_port()
+    node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
+    service = start_agent()
+    path = on_socket(node)
+    until(lambda: listens(port), "it listens")
+    # Who answers a group (test_members.py), where this machine has it, has no children meanwhile.
+    (serving,) = children_of(service.process.pid)
+    before = len(os.listdir(f"/proc/{serving}/fd"))
+    silent = [connected(port) for _ in range(14)]
+    for each in silent[:4]:
+        each.sendall(b"GET /met")
+    assert answer(path)[0] == 200
+    # What makes the page has come besides; the others wait in the kernel.
+    assert len(os.listdir(f"/proc/{serving}/fd")) <= before + 8 + 2
+    # Of the port's own clients the one that has said nothing for longest makes way.
+    assert answer(port)[0] == 200
+    for each in silent:
+        each.close()
+    # Whoever takes nothing of the answer is dropped.
+    with connected(path) as lazy:
+        lazy.sendall(GET.format("localhost").encode())
+        assert answer(path)[0] == 200
+    assert service.status()["who"] == "xpu agent"
+
+
+def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_agent: Serve) -> None:
+    node.sim("1xT4")
+    service = start_agent()
+    path = on_socket(node)
+    assert answer(path)[0] == 200
+    node.xpu("drain", "0")
+    (driver,) = sim_driver(node)
+    os.kill(driver, signal.SIGSTOP)
+    try:
+        time.sleep(1.1)  # the last page counts for a second
+        status, _, body = answer(path)
+        # With an error Prometheus would alert of an agent that does not run.
+        assert status == 200 and "does the driver answer" in body
+        assert "\nxpu_up 0.0\n" in body and "\nxpu_agent_up 1.0\n" in body
+        # What has happened is told all the same.
+        assert '\nxpu_events_total{event="drained"} 1.0\n' in body
+        assert service.status()["who"] == "xpu agent"
+    finally:
+        os.kill(driver, signal.SIGCONT)
+    time.sleep(1.1)
+    assert answer(path)[0] == 200
+
+
+def test_it_ends_with_the_agent_however_that_ends(node: Node, start_agent: Serve) -> None:
+    path = str(node.run_dir / "metrics.sock")
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        service = start_agent()
+        until(lambda: _answers(path), "it serves")  # what makes the page runs too
+        agents = [each for each in processes_of(node) if each.endswith("xpu agent ")]
+        assert len(agents) >= 3
+        service.end(number)
+        until(lambda: not [each for each in processes_of(node) if "xpu" in each], "all have ended")
+        assert "Exception" not in service.log
+
+
+def _answers(path: str) -> bool:
+    try:
+        return answer(path)[0] == 200
+    except OSError:
+        return False
+
+
+def test_what_ends_is_started_again(node: Node, start_agent: Serve) -> None:
+    service = start_agent()
+    path = on_socket(node)
+    assert answer(path)[0] == 200
+    (serving,) = children_of(service.process.pid)
+    for collecting in children_of(serving):
+        os.kill(collecting, signal.SIGKILL)
+    time.sleep(1.1)
+    assert answer(path)[0] == 200
+    os.kill(serving, signal.SIGKILL)
+    until(lambda: "has ended, and is started again" in service.log, "it is said")
+    until(lambda: _answers(path), "it serves again", 30)

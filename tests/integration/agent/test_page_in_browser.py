@@ -1,0 +1,114 @@
+"""The page that `xpu agent` serves, as Chromium shows it."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.sharing_time import Serve, until
+
+from ..asking import free_port, listens, sim_driver
+from ..conftest import Node
+from ..refusals import refused
+
+Bundles = Callable[..., Path]
+SLEEP = ["sleep", "1000"]
+
+#: Nothing of its own that asks for hosts elsewhere; root has no sandbox of Chromium's.
+_OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--enable-logging=stderr",
+    # So many milliseconds of the page's own time; it stands still while the page waits for an answer.
+    "--virtual-time-budget=8000",
+)
+
+
+@pytest.fixture
+def page(node: Node, start_agent: Serve) -> Iterator[Callable[[], str]]:
+    """Starts the agent, with a port; what a browser makes of its page each time it is called, as markup."""
+    port = free_port()
+    node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
+    start_agent()
+    until(lambda: listens(port), "it listens")
+
+    def show() -> str:
+        command = [
+            "chromium",
+            *_OPTIONS,
+            f"--user-data-dir={node.folder / 'browser'}",
+            "--dump-dom",
+            f"http://127.0.0.1:{port}/",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        # A policy that forbids what the page does is told here too.
+        assert done.returncode == 0 and ":CONSOLE" not in done.stderr, done.stderr
+        return done.stdout
+
+    yield show
+
+
+def texts(markup: str) -> str:
+    return html.unescape(re.sub(r"<(script|style)>.*?</\1>|<[^>]*>", " ", markup, flags=re.DOTALL))
+
+
+def test_cards_slices_refusals_and_events_are_shown(
+    node: Node, bundles: Bundles, page: Callable[[], str]
+) -> None:
+    node.sim("2xT4-R580")
+    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=1", args=SLEEP))
+    reason = refused(node, bundles("XPU_MEM=12G", "XPU_VISIBLE_DEVICES=1"))
+    node.xpu("drain", "0", "--reason", "fan")
+    markup = page()
+    shown = " ".join(texts(markup).split())
+    assert "2 devices · 1 slice" in shown and "as of " in shown
+    assert "GPU 0 · Tesla T4 healthy drained: fan" in shown and "GPU 1 · Tesla T4 healthy " in shown
+    assert "0 GiB used · 4 GiB asked for · 15 GiB in all" in shown and "30 % asked for as caps" in shown
+    assert f"A {container[:12]} " in shown and "memory, cores: soft" in shown
+    assert reason.splitlines()[0].split("; ")[0] in shown
+    assert "+ granted" in shown and "▼ drained" in shown and "✕ refused" in shown
+    # Both bars of the second card have its slice, as wide as it is.
+    widths = re.findall(r'class="part"[^>]*calc\(([\d.]+)% - 2px\)', markup)
+    assert [round(float(each)) for each in widths] == [27, 30]
+
+
+def test_what_containers_chose_is_text(node: Node, bundles: Bundles, page: Callable[[], str]) -> None:
+    node.sim("1xT4")
+    node.start(bundles("XPU_MEM=1G", args=SLEEP))
+    evil = "</script><img src=x onerror=\"document.title='taken'\"><b>"
+    with sqlite3.connect(node.run_dir / "ledger.db") as db:
+        db.execute("UPDATE grants SET container_id = ?", (evil,))
+        db.execute(
+            "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?,?,?,?,?)",
+            (1, "refused", evil, "[]", evil),
+        )
+    markup = page()
+    assert "<img" not in markup and evil in texts(markup)
+    assert re.findall("<title>(.*)</title>", markup) == [f"XPU node {os.uname().nodename}"]
+
+
+def test_it_says_when_there_is_no_answer(node: Node, page: Callable[[], str]) -> None:
+    node.sim("1xT4")
+    (driver,) = sim_driver(node)
+    os.kill(driver, signal.SIGSTOP)
+    try:
+        shown = texts(page())
+    finally:
+        os.kill(driver, signal.SIGCONT)
+    assert "no answer" in shown and "does the driver answer" in shown and "Tesla" not in shown
+    until(lambda: "Tesla T4" in texts(page()), "it is shown again")

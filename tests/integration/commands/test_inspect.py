@@ -1,0 +1,371 @@
+"""`xpu inspect` and what `xpu ps` says of use: by process and by kind, and whatever a container writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import GIB, MIB
+from xpu_runtime.ledger.grants import MEMORY
+from xpu_runtime.ledger.store import Ledger
+
+from ..conftest import Node
+
+Bundles = Callable[..., Path]
+
+CONTEXT = 300 * MIB
+#: As on a card, a context takes memory: so the driver tells at once what a process has. Of one that has none
+#: it does not, and its context is then put at what the card has less of, which may be another one's.
+OLD_DRIVER = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": CONTEXT // MIB}]}
+#: Programs that hold 1024, 512 and 256 MiB.
+THREE = "for mib in 512 256; do cuda-probe alloc $mib --hold & done; exec cuda-probe alloc 1024 --hold"
+PAGE = "/usr/lib/xpu/usage"
+
+
+def old_driver(node: Node) -> None:
+    topology = node.folder / "topology.yaml"
+    topology.write_text(json.dumps(OLD_DRIVER))
+    node.sim(topology)
+
+
+def of_slice(node: Node, container: str) -> dict[str, Any]:
+    """What `xpu inspect` says of the container's only slice."""
+    (grant,) = node.json("inspect", container)["grants"]
+    (part,) = grant["slices"]
+    assert isinstance(part, dict)
+    return part
+
+
+def three(node: Node, bundles: Bundles) -> str:
+    """A container with three programs that have allocated."""
+    bundle = bundles("XPU_MEM=4G", args=["sh", "-c", THREE])
+    container = node.start(bundle)
+    while (bundle / "output").read_text().count("free of") < 3:
+        time.sleep(0.01)  # the test's own time limit ends this
+    return container
+
+
+def kill(pid: int) -> None:
+    """Kills a process of a container, and waits until it is gone."""
+    fd = os.pidfd_open(pid)
+    signal.pidfd_send_signal(fd, signal.SIGKILL)
+    select.select([fd], [], [])
+    os.close(fd)
+
+
+def test_each_process_is_shown_with_what_it_has(node: Node, bundles: Bundles) -> None:
+    old_driver(node)
+    container = three(node, bundles)
+    told = node.json("inspect", container[:-1])
+    assert told["container_id"] == container
+    assert told["problems"] == []
+    (grant,) = told["grants"]
+    assert (grant["state"], grant["mode"]) == ("running", "hook")
+    assert (grant["pages"]["abi"], grant["pages"]["valid"]) == (2, True)
+    assert Path(grant["pages"]["folder"]).is_dir()
+    (part,) = grant["slices"]
+    assert (part["memory_backend"], part["memory_strength"]) == ("library", "soft")
+    assert (part["memory_bytes"], part["limit_in_force_bytes"]) == (4 * GIB, 4 * GIB)
+    assert part["device_memory_bytes"] == 15 * GIB
+    processes = part["processes"]
+    assert [each["kinds"]["linear"] for each in processes] == [GIB, 512 * MIB, 256 * MIB]
+    assert sum(each["used_bytes"] for each in processes) == part["memory_used_bytes"]
+    for each in processes:
+        assert each["used_bytes"] == each["driver_used_bytes"] == sum(each["kinds"].values())
+        assert (each["name"], each["ended"]) == ("cuda-probe", False)
+        with open(f"/proc/{each['pid']}/status") as lines:
+            (numbers,) = (line.split()[1:] for line in lines if line.startswith("NSpid:"))
+        assert numbers == [str(each["pid"]), str(each["container_pid"])]
+    assert processes[0]["pid"] == grant["pid"]
+
+
+def test_what_a_killed_process_had_is_shown_until_it_is_given_back(node: Node, bundles: Bundles) -> None:
+    old_driver(node)
+    container = three(node, bundles)
+    before = of_slice(node, container)
+    smallest = before["processes"][-1]
+    kill(smallest["pid"])
+    after = of_slice(node, container)
+    assert after["memory_used_bytes"] == before["memory_used_bytes"] - smallest["used_bytes"]
+    ended = [each for each in after["processes"] if each["ended"]]
+    assert [(each["pid"], each["container_pid"]) for each in ended] == [(None, smallest["container_pid"])]
+    assert [each["used_bytes"] for each in ended] == [smallest["used_bytes"]]
+    assert "ended" in node.xpu("inspect", container).stdout
+    # The next program that finds no room gives it back. That one's own context lasts as long as it does, so
+    # that it cannot give that back itself, and leaves it to the next in turn.
+    for _ in range(2):
+        program = node.oci("exec", container, "sh", "-c", "echo $$; exec cuda-probe alloc 3000")
+        number, answer, *_ = program.stdout.splitlines()
+        assert answer == "allocating 3000 MiB: CUDA_ERROR_OUT_OF_MEMORY"
+        ended = [each for each in of_slice(node, container)["processes"] if each["ended"]]
+        assert [(each["container_pid"], each["kinds"]) for each in ended] == [
+            (int(number), {"overhead": CONTEXT})
+        ]
+
+
+def test_people_are_shown_a_table(node: Node, bundles: Bundles) -> None:
+    old_driver(node)
+    container = three(node, bundles)
+    told = node.xpu("inspect", container).stdout
+    part = of_slice(node, container)
+    used = part["memory_used_bytes"] // MIB
+    assert f"  used     {used}M/4G, {used}M reported by the driver" in told
+    assert "  held by  memory: library (soft)" in told
+    assert "linear 1G" in told
+    (line,) = (line for line in told.splitlines() if "linear 512M" in line)
+    assert line.split()[:3] == [
+        str(part["processes"][1]["pid"]),
+        str(part["processes"][1]["container_pid"]),
+        "cuda-probe",
+    ]
+    (row,) = node.xpu("ps").stdout.splitlines()[1:]
+    assert f" {used}M/4G " in row
+    assert " memory: library (soft) " in row
+    assert node.json("ps")[0]["memory_used_bytes"] == part["memory_used_bytes"]
+
+
+def test_the_driver_backend_has_the_drivers_reported_usage(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = three(node, bundles)
+    (grant,) = node.json("inspect", container)["grants"]
+    assert grant["pages"] is None
+    (part,) = grant["slices"]
+    assert part["limit_in_force_bytes"] == 4 * GIB
+    assert part["driver_used_bytes"] == part["memory_used_bytes"] >= 1792 * MIB
+    assert [each["used_bytes"] for each in part["processes"]] == [None] * 3
+    assert [
+        each["driver_used_bytes"] >= amount * MIB
+        for each, amount in zip(part["processes"], (1024, 512, 256), strict=True)
+    ]
+    assert {each["name"] for each in part["processes"]} == {"cuda-probe"}
+
+
+def test_a_program_that_goes_round_the_account_is_shown_by_the_driver(node: Node, bundles: Bundles) -> None:
+    old_driver(node)
+    script = "LD_PRELOAD=/usr/lib/xpu/libcuda.real exec cuda-probe alloc 1024 --hold"
+    bundle = bundles("XPU_MEM=4G", args=["sh", "-c", script])
+    container = node.start(bundle)
+    while "free of" not in (bundle / "output").read_text():
+        time.sleep(0.01)  # the test's own time limit ends this
+    part = of_slice(node, container)
+    (process,) = part["processes"]
+    assert (process["used_bytes"], process["name"], process["container_pid"]) == (None, "cuda-probe", 1)
+    assert process["driver_used_bytes"] >= GIB
+    assert part["memory_used_bytes"] == part["driver_used_bytes"] == process["driver_used_bytes"]
+
+
+def test_a_container_that_goes_round_its_limit_is_marked_and_told_of(
+    node: Node, bundles: Bundles, system_log: socket.socket
+) -> None:
+    old_driver(node)
+    script = (
+        "cuda-probe alloc 512 --hold & LD_PRELOAD=/usr/lib/xpu/libcuda.real exec cuda-probe alloc 2000 --hold"
+    )
+    bundle = bundles("XPU_MEM=1G", args=["sh", "-c", script])
+    container = node.start(bundle)
+    while (bundle / "output").read_text().count("free of") < 2:
+        time.sleep(0.01)  # the test's own time limit ends this
+    (entry,) = node.json("ps")
+    assert entry["memory_used_bytes"] == 512 * MIB + CONTEXT
+    assert entry["memory_unaccounted_bytes"] == 2000 * MIB + CONTEXT
+    line = f"container {container}: the driver counts 2300M on GPU 0 that its account has not"
+    shown = node.xpu("ps")
+    assert "(2300M unaccounted)" in shown.stdout
+    assert line in shown.stderr
+    assert line in system_log.recv(4096).decode()
+    assert line in node.xpu("gc").stderr
+    told = node.json("inspect", container)
+    assert any(line in problem for problem in told["problems"])
+    assert of_slice(node, container)["memory_unaccounted_bytes"] == 2000 * MIB + CONTEXT
+    # Once a container: `watch xpu ps` fills no log.
+    system_log.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        system_log.recv(4096)
+
+
+def test_programs_that_keep_to_their_account_are_not_marked(node: Node, bundles: Bundles) -> None:
+    old_driver(node)
+    three(node, bundles)
+    assert [entry["memory_unaccounted_bytes"] for entry in node.json("ps")] == [0]
+    shown = node.xpu("ps")
+    assert "unaccounted" not in shown.stdout + shown.stderr
+
+
+def test_a_container_without_a_limit_and_a_dead_one_are_shown(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_COUNT=1", args=["sleep", "1000"]))
+    told = node.xpu("inspect", container).stdout
+    assert "  limit    the whole device, 15G, cores -" in told
+    assert "  used     0M/15G" in told
+    assert of_slice(node, container)["memory_bytes"] is None
+    kill(node.grants()[0].pid)
+    assert node.json("inspect", container)["grants"][0]["state"] == "dead"
+    unknown = node.xpu("inspect", "nope", check=False)
+    assert (unknown.returncode, unknown.stderr) == (
+        1,
+        "xpu: no container 'nope' holds a slice: give its id, the beginning of it or its name, "
+        "or it has already ended: see `xpu ps`\n",
+    )
+
+
+def test_a_backend_that_only_a_newer_version_has_hides_no_container(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=2G", "XPU_CORES=20", args=["sleep", "1000"]))
+    with closing(sqlite3.connect(node.run_dir / "ledger.db")) as ledger, ledger:
+        ledger.execute("UPDATE slices SET cores_backend = 'newer'")
+    assert [row["container_id"] for row in node.json("ps")] == [container]
+    assert of_slice(node, container)["memory_backend"] == "driver"
+    kill(node.grants()[0].pid)
+    assert "gave back 2G" in node.xpu("gc").stdout
+    assert node.json("ps") == []
+
+
+def test_a_change_that_was_cut_short_is_told_and_mended_by_repeating_it(node: Node, bundles: Bundles) -> None:
+    old_driver(node)
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    # Booked and not in force, as after a kill between the two.
+    node.xpu("set", container, "--mem", "6G")
+    folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
+    with open(f"{folder}/quota", "r+b") as page:
+        page.seek(2048)
+        page.write((4 * GIB).to_bytes(8, "little"))
+    (problem,) = node.json("inspect", container)["problems"]
+    assert problem.startswith("GPU 0: 4G is in force and 6G is booked")
+    assert "repeat it" in problem
+    node.xpu("set", container, "--mem", "6G")
+    assert node.json("inspect", container)["problems"] == []
+    assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 6144 MiB\n")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        f": > {PAGE}",
+        f"dd if=/dev/urandom of={PAGE} bs=4096 conv=notrunc 2>&1 || true",
+        f"truncate -s 1024G {PAGE}",
+        f"truncate -s 6200 {PAGE}",
+        f"tr '\\0' '\\377' < {PAGE} > /noise; cat /noise > {PAGE}",
+    ],
+)
+def test_whatever_a_container_writes_to_its_page_the_host_goes_on(
+    node: Node, bundles: Bundles, attack: str
+) -> None:
+    old_driver(node)
+    container = three(node, bundles)
+    done = node.oci("exec", container, "sh", "-c", attack)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in (["ps"], ["inspect", container], ["set", container, "--mem", "5G"], ["inspect", container]):
+        told = node.xpu(*words, check=False)
+        assert told.returncode == 0, told.stderr
+        assert "Traceback" not in told.stderr
+        assert told.stdout.isascii()
+    (entry,) = node.json("ps")
+    assert entry["memory_bytes"] == 5 * GIB
+    assert 0 <= entry["memory_used_bytes"] <= 15 * GIB
+    # The quota page is not the container's to write.
+    tried = node.oci("exec", container, "sh", "-c", "echo > /usr/lib/xpu/quota")
+    assert tried.returncode != 0
+    assert "Read-only file system" in tried.stderr
+
+
+@contextmanager
+def leased(page: str, how: str) -> Iterator[None]:
+    """A program of the page's owner, as one in a container is, has it leased, and lets nobody open it."""
+    program = (
+        "import fcntl, os, signal, sys\n"
+        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+        f"fd = os.open(sys.argv[1], os.{how})\n"
+        "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+        "print('leased', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        ["/usr/bin/python3", "-c", program, page], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"leased\n"
+    try:
+        yield
+    finally:
+        holder.communicate()
+
+
+def test_a_container_that_takes_leases_on_its_page_is_shown_by_the_driver(
+    node: Node, bundles: Bundles
+) -> None:
+    old_driver(node)
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
+    with leased(f"{folder}/usage", "O_RDWR"):
+        told = node.xpu("ps")
+        assert "the usage page" in told.stderr
+        assert " 0M/4G " in told.stdout
+        (problem,) = node.json("inspect", container)["problems"]
+        assert "cannot be read" in problem
+    assert node.xpu("ps").stderr == ""
+
+
+def test_a_lease_on_the_quota_page_keeps_nobody_waiting(node: Node, bundles: Bundles) -> None:
+    """A reader would wait for /proc/sys/fs/lease-break-time, 45 seconds."""
+    old_driver(node)
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
+    with leased(f"{folder}/quota", "O_RDONLY"):
+        (problem,) = node.json("inspect", container)["problems"]
+    assert "the quota page" in problem
+    assert "cannot be read" in problem
+    assert node.json("inspect", container)["problems"] == []
+
+
+def test_a_limit_of_the_drivers_that_is_not_what_is_booked_is_told(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    assert of_slice(node, container)["limit_in_force_bytes"] == 4 * GIB
+    # Booked and not in force, as after a kill between the two.
+    with Ledger(str(node.run_dir / "ledger.db")) as ledger:
+        ledger.resize(node.grants()[0].id, lambda *_: {(0, MEMORY): 6 * GIB})
+    (problem,) = node.json("inspect", container)["problems"]
+    assert problem.startswith("GPU 0: 4G is in force and 6G is booked")
+    node.xpu("set", container, "--mem", "6G")
+    assert node.json("inspect", container)["problems"] == []
+    assert of_slice(node, container)["limit_in_force_bytes"] == 6 * GIB
+
+
+def test_what_the_driver_does_not_tell_is_unknown_and_not_nothing(node: Node, bundles: Bundles) -> None:
+    topology = node.folder / "silent.yaml"
+    silent = "fail: {nvmlDeviceGetComputeRunningProcesses_v2: NVML_ERROR_NO_PERMISSION}"
+    topology.write_text(f"driver: R580\ngpus: [{{model: T4, {silent}}}]")
+    node.sim(topology)
+    node.configure("enforcement: {allow_unenforced: [memory, cores]}")
+    ask = ("XPU_MEM=4G", "XPU_ENFORCE=none")
+    container = node.start(bundles(*ask, args=["sleep", "1000"]))
+    part = of_slice(node, container)
+    assert (part["memory_used_bytes"], part["driver_used_bytes"]) == (None, None)
+    lower = node.xpu("set", container, "--mem", "1G", check=False)
+    assert lower.returncode == 1
+    assert "is not known: give --force" in lower.stderr
+
+
+def test_where_the_driver_has_gone_its_containers_are_shown_and_end(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    node.xpu("sim", "down")
+    assert of_slice(node, container)["limit_in_force_bytes"] is None
+    (row,) = node.json("ps")
+    assert (row["memory_bytes"], row["memory_used_bytes"], row["state"]) == (4 * GIB, None, "running")
+    done = node.xpu("set", container, "--mem", "5G", check=False)
+    assert (done.returncode, done.stderr.startswith("xpu: ")) == (1, True), done.stderr
+    node.remove(container)
+    assert node.grants() == []

@@ -1,0 +1,186 @@
+"""`xpu runtime configure docker`, against a real dockerd that reads the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpu_runtime.engines import docker
+
+from ..conftest import Node
+from ..findings import Finding, examine
+
+FOO = ("--add-runtime", "foo=/usr/sbin/runc")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Any]:
+    """Starts, or restarts, a dockerd of its own with a configuration file; it ends with the test."""
+    running: list[subprocess.Popen[bytes]] = []
+    # The sockets of its containerd are below, whose paths containerd 1.7 limits to 104 bytes.
+    state = Path(tempfile.mkdtemp(prefix="xpu-d-", dir="/run"))
+    socket = f"unix://{tmp_path}/s"
+
+    def stop() -> None:
+        while running:
+            running[0].terminate()
+            running.pop().wait(60)
+
+    def start(config: Path, *flags: str) -> tuple[int, str]:
+        stop()
+        arguments = ["--data-root", f"{tmp_path}/data", "--exec-root", str(state)]
+        arguments += ["-p", f"{tmp_path}/pid"]
+        network = ["--iptables=false", "--bridge=none", "-H", socket]
+        command = ["dockerd", "--config-file", str(config), *arguments, *network, *flags]
+        with (tmp_path / "log").open("ab") as log:
+            running.append(subprocess.Popen(command, stdout=log, stderr=log))
+        return running[0].pid, socket
+
+    yield start
+    stop()
+    # dockerd leaves its network namespace mounted where it kept its state.
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if line.split()[1].startswith((str(tmp_path), str(state))):
+            subprocess.run(["umount", line.split()[1]], check=True)
+    shutil.rmtree(state)
+
+
+def runtimes(socket: str) -> tuple[str, list[str]]:
+    """The default runtime and all runtimes that the daemon names; empty while it does not answer."""
+    done = subprocess.run(
+        ["docker", "-H", socket, "info", "--format", "{{json .}}"], capture_output=True, text=True
+    )
+    info = json.loads(done.stdout) if done.returncode == 0 else {}
+    return info.get("DefaultRuntime") or "", sorted(info.get("Runtimes") or {})
+
+
+def wait_for(socket: str, wanted: tuple[str, bool], log: Path) -> None:
+    """Until the daemon's default runtime, and whether it knows xpu, are as wanted."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        default, names = runtimes(socket)
+        if (default, "xpu" in names) == wanted:
+            return
+        time.sleep(0.1)
+    raise AssertionError(log.read_text()[-2000:])
+
+
+def test_a_running_docker_takes_the_runtime_up_and_forgets_it_as_we_say_it_does(
+    node: Node, tmp_path: Path, daemon: Any
+) -> None:
+    config = tmp_path / "daemon.json"
+    config.write_text('{\n  "features": {"buildkit": true}\n}\n')
+    pid, socket = daemon(config)
+    wait_for(socket, ("runc", False), tmp_path / "log")
+    words = ("--config", config, "--runtime-path", "/usr/bin/true", "--set-as-default")
+    done = node.xpu("runtime", "configure", "docker", *words)
+    assert "kill -HUP $(pidof dockerd)" in done.stdout
+    os.kill(pid, signal.SIGHUP)
+    wait_for(socket, ("xpu", True), tmp_path / "log")
+    done = node.xpu("runtime", "unconfigure", "docker", "--config", config)
+    assert f"{docker.AFTER_UNCONFIGURE}\n" in done.stdout
+    daemon(config)
+    wait_for(socket, ("runc", False), tmp_path / "log")
+
+
+def test_docker_starts_with_what_we_keep_in_its_file_and_with_what_it_had_before(
+    node: Node, tmp_path: Path, daemon: Any
+) -> None:
+    config = tmp_path / "daemon.json"
+    before = (
+        '{"default-runtime": "other", "runtimes": {"other": {"path": "/usr/sbin/runc"},'
+        ' "xpu": {"path": "/usr/sbin/runc", "runtimeArgs": ["--debug"]}}}'
+    )
+    config.write_text(before)
+    words = ("--config", config, "--runtime-path", "/usr/bin/true", "--set-as-default")
+    node.xpu("runtime", "configure", "docker", *words)
+    _, socket = daemon(config)
+    wait_for(socket, ("xpu", True), tmp_path / "log")
+    node.xpu("runtime", "unconfigure", "docker", "--config", config)
+    assert config.read_text() == before
+    daemon(config)
+    wait_for(socket, ("other", True), tmp_path / "log")
+
+
+def about(node: Node, pid: int) -> list[Finding]:
+    """What doctor finds of the dockerd with this number; there may be others on the machine."""
+    found, _ = examine(node)
+    return [each for each in found if each["check"] == "docker" and f"(process {pid})" in each["text"]]
+
+
+def test_a_file_of_ours_that_docker_was_started_with_stays(node: Node, tmp_path: Path, daemon: Any) -> None:
+    config = tmp_path / "daemon.json"
+    words = ("--config", config)
+    node.xpu("runtime", "configure", "docker", *words, "--runtime-path", "/usr/bin/true")
+    _, socket = daemon(config)
+    wait_for(socket, ("runc", True), tmp_path / "log")
+    node.xpu("runtime", "unconfigure", "docker", *words)
+    assert config.read_text() == "{}\n"
+    daemon(config)
+    wait_for(socket, ("runc", False), tmp_path / "log")
+
+
+@pytest.mark.parametrize("default", [(), ("--default-runtime", "foo")], ids=["added", "the default"])
+def test_a_docker_that_has_runtimes_by_its_command_line_is_restarted_and_not_reloaded(
+    node: Node, tmp_path: Path, daemon: Any, default: tuple[str, ...]
+) -> None:
+    config = tmp_path / "daemon.json"
+    config.write_text("{}\n")
+    pid, socket = daemon(config, *FOO, *default)
+    wait_for(socket, ("foo" if default else "runc", False), tmp_path / "log")
+    words = ("runtime", "configure", "docker", "--config", config, "--runtime-path", "/usr/bin/true")
+    advice = node.xpu(*words).stdout
+    assert f"For the change to take effect: {docker.AFTER_UNCONFIGURE}. Not a reload" in advice
+    assert f"dockerd (process {pid}) would forget what only its command line names (foo)" in advice
+    assert "HUP" not in advice and "reload docker" not in advice
+    (unread,) = [each for each in about(node, pid) if "has not read" in each["text"]]
+    assert unread["todo"].startswith(f"{docker.AFTER_UNCONFIGURE}. Not a reload")
+    if not default:  # 20.10 would end; what it forgets otherwise doctor says
+        os.kill(pid, signal.SIGHUP)
+        wait_for(socket, ("runc", True), tmp_path / "log")
+        assert "foo" not in runtimes(socket)[1]
+        (lost,) = [each for each in about(node, pid) if "has forgotten" in each["text"]]
+        assert "(foo)" in lost["text"] and lost["todo"] == docker.AFTER_UNCONFIGURE
+    # What the advice does.
+    daemon(config, *FOO, *default)
+    wait_for(socket, ("foo" if default else "runc", True), tmp_path / "log")
+    assert "foo" in runtimes(socket)[1]
+
+
+def test_a_default_runtime_in_the_file_beside_one_by_flag_is_refused(
+    node: Node, tmp_path: Path, daemon: Any
+) -> None:
+    config = tmp_path / "daemon.json"
+    config.write_text("{}\n")
+    pid, socket = daemon(config, "--default-runtime=runc")
+    wait_for(socket, ("runc", False), tmp_path / "log")
+    words = ("runtime", "configure", "docker", "--config", config, "--runtime-path", "/usr/bin/true")
+    done = node.xpu(*words, "--set-as-default", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        f"xpu: dockerd (process {pid}) is started with --default-runtime runc, and does not start where "
+        f"{config} has default-runtime as well: take the flag out of its command line"
+    )
+    assert config.read_text() == "{}\n"
+    # The other way that it names.
+    node.xpu(*words)
+    pid, _ = daemon(config, "--default-runtime=xpu")
+    wait_for(socket, ("xpu", True), tmp_path / "log")
+    done = node.xpu(*words, "--set-as-default", check=False)
+    assert done.returncode == 1 and "it is xpu by that flag" in done.stderr
+    # It could not start without us.
+    done = node.xpu("runtime", "unconfigure", "docker", "--config", config, check=False)
+    assert done.returncode == 1 and "take --default-runtime out of its command line first" in done.stderr
+    # Doctor tells of what somebody else has written there.
+    config.write_text('{"default-runtime": "xpu", "runtimes": {"xpu": {"path": "/usr/bin/true"}}}')
+    assert [each["state"] for each in about(node, pid) if "as well" in each["text"]] == ["problem"]

@@ -1,0 +1,206 @@
+"""Ends of containers: the slice is given back at once, and nothing else is. Real runc, and whoever looks
+afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.sharing_time import until
+from xpu_runtime.ledger.store import Ledger
+
+from ..conftest import Node
+from .test_faults import CHANGES, instants, run_hooks_through
+
+Bundles = Callable[..., Path]
+SLEEP = ["sleep", "1000"]
+BOTH = pytest.mark.parametrize("mode", ["hook", "spec"])
+DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
+
+
+def events(node: Node) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in node.xpu("events", "--json").stdout.splitlines()]
+
+
+def kinds(node: Node) -> list[str]:
+    return [each["event"] for each in events(node)]
+
+
+def left(node: Node) -> list[str]:
+    return sorted(each.name for each in node.run_dir.glob("slices/*"))
+
+
+@BOTH
+@DRIVERS
+def test_the_slice_is_free_at_once(node: Node, bundles: Bundles, mode: str, topology: str) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim(topology)
+    first = node.start(bundles("XPU_MEM=15G", "XPU_CORES=30", args=SLEEP))
+    before = time.time()
+    node.remove(first)
+    after = time.time()
+    assert left(node) == []  # what is mounted is gone
+    second = node.start(bundles("XPU_MEM=15G", args=SLEEP))
+    assert [each["container_id"] for each in node.json("ps")] == [second]
+    node.remove(second)
+    assert node.json("ps") == [] and left(node) == []
+    assert node.json("devices")[0]["memory_granted_bytes"] == 0
+    assert [(each["event"], each["container_id"]) for each in events(node)] == [
+        ("granted", first),
+        ("released", first),
+        ("granted", second),
+        ("released", second),
+    ]
+    with Ledger(str(node.run_dir / "ledger.db")) as ledger:
+        assert before <= ledger.history()[1].time <= after
+
+
+def test_a_container_that_is_started_again_and_again_has_each_time_its_slice(
+    node: Node, bundles: Bundles
+) -> None:
+    """Its id, bundle and cgroup are the same each time, as with `docker restart`."""
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=15G", args=["cuda-probe", "info"])
+    spec = (bundle / "config.json").read_bytes()
+    for _ in range(4):
+        (bundle / "config.json").write_bytes(spec)
+        assert node.run(bundle).stdout == "device 0: 15360 MiB free of 15360 MiB\n"
+    assert kinds(node) == ["granted", "released"] * 4
+    assert left(node) == []
+
+
+def test_a_limit_that_is_left_is_lifted(node: Node, bundles: Bundles) -> None:
+    """The hook is called while the container's cgroup is there."""
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G", args=SLEEP)
+    container = node.start(bundle)
+    subprocess.run(["runc", "--root", node.state_root, "kill", container, "KILL"], check=True)
+    until(lambda: node.json("ps")[0]["state"] == "dead", "it has ended")
+    assert Path(node.grants()[0].cgroup).is_dir()
+    state = {"ociVersion": "1.0.2", "id": container, "status": "stopped", "bundle": str(bundle)}
+    subprocess.run(
+        [node.hook, "poststop"], input=json.dumps(state), env=node.environ, text=True, timeout=60, check=True
+    )
+    assert node.grants() == [] and left(node) == []
+
+
+def test_a_container_of_the_same_id_and_bundle_under_another_root_keeps_its_slice(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G", args=SLEEP)
+    spec = json.loads((bundle / "config.json").read_text())
+    node.start(bundle)
+    (first,) = node.grants()
+    other = node.folder / "other-state"
+    spec["linux"]["cgroupsPath"] += "-other"
+    (bundle / "config.json").write_text(json.dumps(spec))
+    words: list[str | Path] = [node.runtime, "--root", other]
+    try:
+        subprocess.run(
+            [*words, "create", "--bundle", bundle, bundle.name],
+            env=node.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=60,
+        )
+        assert len(node.grants()) == 2
+        node.remove(bundle.name)
+        (second,) = node.grants()
+        assert second.id > first.id
+        assert Path(second.cgroup).is_dir()
+    finally:
+        subprocess.run([*words, "delete", "--force", bundle.name], env=node.environ, check=True, timeout=60)
+    assert node.grants() == [] and left(node) == []
+    assert kinds(node) == ["granted", "granted", "released", "released"]
+
+
+@DRIVERS
+def test_an_end_killed_at_any_instant_leaves_a_grant_that_the_next_start_takes_back(
+    node: Node, bundles: Bundles, topology: str
+) -> None:
+    node.sim(topology)
+    bundle = bundles("XPU_MEM=15G", "XPU_CORES=100", args=["true"])
+    pristine = (bundle / "config.json").read_bytes()
+    trace = node.folder / "trace"
+    words = ["/usr/bin/strace", "-o", str(trace), "-e", f"trace={CHANGES}"]
+
+    def attempt(*options: str) -> None:
+        run_hooks_through(node, "hook", *words, *options, stage="poststop")
+        (bundle / "config.json").write_bytes(pristine)
+        # Each start has all of the device: what the last end has left is out of the way.
+        assert node.run(bundle).returncode == 0
+        assert not (node.state_root / bundle.name).exists()
+
+    attempt()
+    kills = instants(trace)
+    assert len(kills) > 8
+    for kill in kills:
+        attempt(kill)
+    node.xpu("gc")
+    assert node.grants() == [] and left(node) == []
+    assert kinds(node).count("granted") == len(kills) + 1
+    assert kinds(node).count("released") + kinds(node).count("reaped") == len(kills) + 1
+    assert kinds(node).count("reaped") > 0
+
+
+def test_a_storm_of_ends_beside_starts_leaves_what_runs(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    ending = [bundles("XPU_MEM=64M", args=SLEEP) for _ in range(16)]
+    starting = [bundles("XPU_MEM=64M", args=SLEEP) for _ in range(16)]
+    for each in ending:
+        node.start(each)
+    stop = threading.Event()
+
+    def look() -> int:
+        looks = 0
+        while not stop.is_set():
+            booked = {grant.container_id for grant in node.grants()}
+            assert booked <= {each.name for each in (*ending, *starting)}
+            looks += 1
+        return looks
+
+    with ThreadPoolExecutor(9) as threads:
+        looking = threads.submit(look)
+        work: list[Future[Any]] = []
+        for number in range(16):
+            work.append(threads.submit(node.remove, ending[number].name))
+            work.append(threads.submit(node.start, starting[number]))
+        try:
+            for done in work:
+                done.result()
+        finally:
+            stop.set()
+        assert looking.result() > 0
+    assert {grant.container_id for grant in node.grants()} == {each.name for each in starting}
+    assert sorted(kinds(node)) == ["granted"] * 32 + ["released"] * 16
+    node.close_containers()
+    assert node.grants() == [] and left(node) == []
+    assert sorted(kinds(node)) == ["granted"] * 32 + ["released"] * 32
+
+
+def test_with_no_ledger_and_with_one_of_another_layout_an_end_is_an_end(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    first, second = (node.start(bundles("XPU_MEM=1G", args=SLEEP)) for _ in range(2))
+    (node.run_dir / "ledger.db").unlink()
+    node.remove(first)
+    assert [grant.container_id for grant in node.grants()] == [second]
+    with sqlite3.connect(node.run_dir / "ledger.db") as db:
+        db.execute("UPDATE meta SET version = 99")
+    db.close()
+    node.remove(second)
+    # Nothing lives in it any more: it is made anew.
+    assert node.grants() == []
+    node.run(bundles("XPU_MEM=15G"))
+    assert node.grants() == [] and left(node) == []

@@ -1,0 +1,210 @@
+"""The hook called as an engine's hooks.d would: a stage, the container's state on standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import GIB
+from xpu_runtime.config.probe import knows_create_runtime, version_text
+from xpu_runtime.linux import proc
+
+from ..conftest import Node
+from ..inside import tree
+
+Bundles = Callable[..., Path]
+
+
+def call(node: Node, *words: str, state: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [node.hook, *words], input=state, env=node.environ, capture_output=True, text=True, timeout=60
+    )
+
+
+def state(bundle: Path, **more: Any) -> str:
+    found = {"ociVersion": "1.0.2", "id": bundle.name, "pid": 0, "status": "creating", "bundle": str(bundle)}
+    return json.dumps({**found, **more})
+
+
+def test_the_installed_runc_is_known_to_run_create_runtime_hooks() -> None:
+    assert knows_create_runtime(version_text(str(shutil.which("runc")))) is True
+
+
+def by_hooks_d(node: Node, stage: str, rename: str = "bundle") -> Callable[[dict[str, Any]], None]:
+    """Puts the hook into a spec as an engine's hooks.d does, `rename` being how it spells `bundle`."""
+    words = [str(node.hook), stage]
+    stop = [str(node.hook), "poststop"]
+    environ = [f"{name}={node.environ[name]}" for name in ("XPU_RUN_DIR", "XPU_CONFIG", "PATH")]
+    if rename != "bundle":
+        words = ["/bin/sh", "-c", f'sed s/\'"bundle"\'/\'"{rename}"\'/ | exec "$@"', "sh", *words]
+
+    def change(spec: dict[str, Any]) -> None:
+        spec["hooks"] = {
+            stage: [{"path": words[0], "args": words, "env": environ}],
+            "poststop": [{"path": stop[0], "args": stop, "env": environ}],
+        }
+
+    return change
+
+
+@pytest.mark.parametrize("spelling", ["bundle", "bundlePath"])
+@pytest.mark.parametrize("stage", ["createRuntime", "prestart"])
+def test_hooks_of_an_engine_give_a_slice_without_the_shim(
+    node: Node, bundles: Bundles, stage: str, spelling: str
+) -> None:
+    node.sim("1xT4")
+    bundle = bundles(
+        "XPU_MEM=4G", args=["cuda-probe", "info"], change=by_hooks_d(node, stage, rename=spelling)
+    )
+    done = subprocess.run(
+        ["runc", "--root", node.state_root, "run", "--bundle", bundle, bundle.name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "device 0: 4096 MiB free of 4096 MiB\n", done.stderr
+    assert node.grants() == []
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_hooks_of_an_engine_beside_the_shims_own_give_one_slice(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4")
+
+    def other(spec: dict[str, Any]) -> None:
+        by_hooks_d(node, "prestart")(spec)
+        # As another file on the disk: the shim must not take it for its own.
+        copy = node.folder / "hook"
+        copy.symlink_to(node.hook)
+        for hooks in spec["hooks"].values():
+            hooks[0]["path"] = str(copy)
+
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"], change=other))
+    (entry,) = node.json("ps")
+    assert entry["memory_bytes"] == 4 * GIB
+    assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 4096 MiB\n")
+    node.remove(container)
+    assert node.grants() == []
+
+
+@pytest.mark.parametrize("stage", ["createRuntime", "prestart", "poststop"])
+@pytest.mark.parametrize("config", ["", "moed: hook", "mode: ["])
+def test_a_container_that_asks_for_nothing_costs_nothing_and_says_nothing(
+    node: Node, bundles: Bundles, stage: str, config: str
+) -> None:
+    node.configure(config)
+    done = call(node, stage, state=state(bundles()))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not node.run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "usage: xpu-container-runtime-hook STAGE"),
+        (["poststart"], "STAGE is one of createRuntime, prestart, poststop"),
+        (["--help"], "usage: "),
+        (["prestart", "--frobnicate", "1"], "unknown options: --frobnicate 1"),
+        (["prestart", "--log"], "unknown options: --log"),
+        (["prestart", "--grant", "many"], "--grant"),
+    ],
+)
+def test_wrong_words_are_answered_with_the_right_ones(node: Node, words: list[str], told: str) -> None:
+    done = call(node, *words, state=state(node.folder))
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert done.stderr.startswith("xpu: ")
+    assert "internal error" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_options_of_a_newer_version_do_not_keep_a_container_from_its_end(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=4G", args=["sleep", "1000"])
+    node.start(bundle)
+    (grant,) = node.grants()
+    os.kill(grant.pid, signal.SIGKILL)
+    while proc.is_alive(grant.pid, grant.start_time):
+        pass  # the test's own time limit ends this
+    done = call(node, "poststop", "--of-a-newer-version", "1", state=state(bundle))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert node.grants() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "cannot be read"),
+        ("garbage", "cannot be read"),
+        ("[]", "is not an object"),
+        ("{}", "has no id"),
+        ('{"id": "a"}', "no absolute bundle path"),
+        ('{"id": "a", "bundle": "relative"}', "no absolute bundle path"),
+        ('{"id": "a", "bundle": "/nowhere", "pid": "1"}', "no valid pid"),
+        ('{"id": "a", "bundle": "/nowhere", "pid": -1}', "no valid pid"),
+        ('{"id": "a", "bundle": "/nowhere", "pid": 1}', "cannot read /nowhere/config.json"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"id": "a\\ud83d", "bundle": "/nowhere"}', "has no id but 'a\\ud83d'"),
+        ('{"id": "a", "bundle": "/a\\u0000b", "pid": 1}', "has a bundle that no path can be"),
+        ('{"id": "a", "bundle": "/a\\ud83d", "pid": 1}', "has a bundle that no path can be"),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_told_in_one_line(node: Node, text: str, told: str) -> None:
+    done = call(node, "createRuntime", state=text)
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert done.stderr.startswith("xpu: ")
+    assert "internal error" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_container_without_a_process_cannot_be_given_anything(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    done = call(node, "createRuntime", state=state(bundles("XPU_MEM=1G")))
+    assert done.returncode == 1
+    assert "has no process 0 to give an XPU to" in done.stderr
+    assert node.json("ps") == []
+
+
+def test_the_process_of_somebody_else_gets_nothing(node: Node, bundles: Bundles) -> None:
+    """A state that names the host's own process must not change the host."""
+    node.sim("1xT4")
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            bundle = bundles("XPU_MEM=1G")
+            before = tree(bundle / "rootfs")
+            done = call(node, "createRuntime", state=state(bundle, pid=process.pid))
+            mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+            left = [place for place in mounted if place.startswith(f"{bundle}/")]
+            for place in left:
+                subprocess.run(["umount", place], check=True)
+        finally:
+            process.kill()
+    assert done.returncode == 1
+    assert left == []
+    assert tree(bundle / "rootfs") == before
+    assert done.stderr.startswith("xpu: ")
+    assert "internal error" not in done.stderr
+    assert node.grants() == []
+
+
+def test_a_spec_mode_grant_that_was_released_meanwhile_stops_the_container(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G")
+    done = call(node, "createRuntime", "--grant", "7", state=state(bundle, pid=1))
+    assert done.returncode == 1
+    assert f"grant 7 of container {bundle.name} is gone: start the container again" in done.stderr

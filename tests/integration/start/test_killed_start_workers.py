@@ -1,0 +1,151 @@
+"""Start workers that are killed, at work and beside it: nothing is started by half or lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.sharing_time import Serve, until, workers_of
+
+from ..conftest import Node
+from .workers import with_card, workers_are_there
+
+Bundles = Callable[..., Path]
+BOTH = pytest.mark.parametrize("mode", ["hook", "spec"])
+DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
+
+
+@BOTH
+def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
+    node: Node, bundles: Bundles, start_agent: Serve, mode: str
+) -> None:
+    """At each of its calls that change something, from `go` to the answer."""
+    node.configure(f"mode: {mode}")
+    with_card(node, "1xT4-R580")
+    service = start_agent()
+    workers_are_there(node)
+    changes = "ftruncate,unlink,rename,open_tree,move_mount,mount,setns,mknodat,symlinkat,flock"
+    refused = 0
+    for when in range(1, 9):
+        until(lambda: len(workers_of(node)) >= 3, "all are there")
+        pids = workers_of(node)[1:]
+        tracer = subprocess.Popen(
+            [
+                *("strace", "-qq", "-o", os.devnull, "-e", f"trace={changes}"),
+                *("-e", f"inject={changes}:signal=KILL:when={when}"),
+                *(word for pid in pids for word in ("-p", str(pid))),
+            ],
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda seen=pids: all(_traced(pid) for pid in seen), "strace is there")  # type: ignore[misc]
+        bundle = bundles("XPU_MEM=1G", "XPU_CORES=30", args=["nvidia-smi"])
+        done = node.run(bundle)
+        tracer.terminate()
+        tracer.wait()
+        if done.returncode:
+            assert "start the container again" in done.stderr or "start it again" in done.stderr, done.stderr
+            refused += 1
+        else:
+            assert "1024MiB" in done.stdout.replace(" ", "")
+        node.close_containers()
+        node.xpu("gc")
+        assert node.grants() == []
+    assert refused >= 3
+    told = "was ended by SIGKILL in the middle of a call, which has failed"
+    until(lambda: service.log.count(told) >= refused, "the agent's log has each")
+
+    def failed() -> int:
+        lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())
+        return sum(each["event"] == "failed" and "was ended by SIGKILL" in each["reason"] for each in lines)
+
+    # Not that of one which was killed when it had all but answered.
+    until(lambda: refused - 1 <= failed() <= refused, "the events have them")
+
+
+@contextmanager
+def held_at_its_call(node: Node, bundle: Path, seconds: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The caller of a start whose worker takes so many seconds more to lock its first file."""
+    pids = workers_of(node)[1:]
+    with subprocess.Popen(
+        [
+            *("strace", "-qq", "-o", os.devnull, "-e", "trace=flock"),
+            *("-e", f"inject=flock:delay_enter={seconds}s:when=1"),
+            *(word for pid in pids for word in ("-p", str(pid))),
+        ]
+    ) as tracer:
+        until(lambda: all(map(_traced, pids)), "strace is there")
+        caller = subprocess.Popen(
+            node.command("run", "--bundle", bundle, bundle.name), env=node.environ, stderr=subprocess.DEVNULL
+        )
+        time.sleep(3)  # nothing tells from outside that the worker waits
+        yield caller
+        tracer.terminate()
+
+
+def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    node.configure("mode: spec")
+    with_card(node, "1xT4-R580")
+    start_agent()
+    workers_are_there(node)
+    bundle = bundles("XPU_MEM=1G")
+    before = (bundle / "config.json").read_bytes()
+
+    def kinds() -> list[str]:
+        return [json.loads(line)["event"] for line in node.xpu("events", "--json").stdout.splitlines()]
+
+    with held_at_its_call(node, bundle, 6) as caller:
+        caller.kill()
+        caller.wait()
+        until(lambda: kinds() == ["granted", "released", "failed"], "the call has ended")
+    assert (bundle / "config.json").read_bytes() == before
+    assert node.grants() == []
+
+
+def test_a_worker_that_is_lost_after_its_agent_is_an_event(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    with_card(node, "1xT4-R580")
+    service = start_agent()
+    workers_are_there(node)
+    with held_at_its_call(node, bundles("XPU_MEM=1G"), 20) as caller:
+        service.end(signal.SIGTERM)
+        # Those that were at no call have ended.
+        until(lambda: len(workers_of(node)) == 2, "one is at its call")
+        os.kill(workers_of(node)[1], signal.SIGKILL)
+        assert caller.wait() != 0
+
+    def failed() -> list[str]:
+        lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())
+        return [each["reason"] for each in lines if each["event"] == "failed"]
+
+    until(lambda: len(failed()) == 1, "it is an event")
+    assert "was ended by SIGKILL" in failed()[0]
+    until(lambda: workers_of(node) == [], "all have ended")
+
+
+def _traced(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True  # it was killed already
+    return "TracerPid:\t0" not in status
+
+
+def test_killed_workers_are_replaced(served: Node, bundles: Bundles) -> None:
+    with_card(served, "1xT4")
+    for _ in range(3):
+        before = workers_of(served)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda seen=before: len(set(workers_of(served)) - set(seen)) >= 3, "others are there")  # type: ignore[misc]
+        assert served.run(bundles("XPU_MEM=1G")).returncode == 0
