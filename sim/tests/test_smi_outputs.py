@@ -223,7 +223,7 @@ def named(up: Up) -> Iterator[Callable[[str, str], Process]]:
     started: list[Process] = []
 
     def start(root: str, name: str) -> Process:
-        worker = str(REPOSITORY / "tests/support/worker.py")
+        worker = str(REPOSITORY / "tests/support/worker/worker.py")
         words = ["bash", "-c", f"exec -a '{name}' \"$@\"", "bash", sys.executable, worker, root]
         # Python looks for its modules beside its name.
         environ = {"PYTHONPATH": str(Path(pynvml.__file__).parent)}

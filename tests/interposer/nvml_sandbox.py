@@ -15,7 +15,7 @@ from support.simulation import Process
 
 from .sandboxes import MACHINE, ROOT, Sandbox
 
-WORKER = REPOSITORY / "tests/support/worker.py"
+WORKER = REPOSITORY / "tests/support/worker/worker.py"
 #: A root in which the interposers lie where a driver's libraries do.
 VIEW = f"{ROOT}/view"
 _LIBRARIES = f"{VIEW}/usr/lib/{MACHINE}-linux-gnu"

@@ -1,6 +1,6 @@
 """What tests of the simulated device share: compiled parts, a simulation that is up, processes on it.
 
-A worker (worker.py) is a real process with the real libraries; tests tell it what to call and see
+A worker (worker/worker.py) is a real process with the real libraries; tests tell it what to call and see
 what it got. Each test has a run folder of its own, so that it meets no other simulation.
 """
 
@@ -183,7 +183,7 @@ def process(up: object, cgroup: object) -> Iterator[Callable[..., Process]]:
     def start(
         root: str, environ: dict[str, str] | None = None, cgroup: Path | None = None, setup: str = ""
     ) -> Process:
-        command = [sys.executable, str(Path(__file__).with_name("worker.py")), root]
+        command = [sys.executable, str(Path(__file__).parent / "worker/worker.py"), root]
         if setup:
             command = ["unshare", "-m", "sh", "-ec", f'{setup}\nexec "$@"', "sh", *command]
         one = Process(command, environ or {}, cgroup)

@@ -17,11 +17,11 @@ from typing import Any
 
 import pynvml
 
-sys.path[0] = os.path.dirname(sys.path[0])  # tests: this is run by its path
-from support.worker_code import Code  # noqa: E402
-from support.worker_events import Events  # noqa: E402
-from support.worker_kernels import Kernels  # noqa: E402
-from support.worker_memory import Memory  # noqa: E402
+sys.path[0] = os.path.dirname(os.path.dirname(sys.path[0]))  # tests: this is run by its path
+from support.worker.code import Code  # noqa: E402
+from support.worker.events import Events  # noqa: E402
+from support.worker.kernels import Kernels  # noqa: E402
+from support.worker.memory import Memory  # noqa: E402
 
 NOT_READY = 600
 
