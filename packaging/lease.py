@@ -1,8 +1,8 @@
 """Packs what a machine without a network lacks for bench/gpu/lease: lease.py FOLDER (`make lease`).
 
-The folder is made anew, with bench/gpu/kit.py's manifest: wheels, runc with the libraries that it links to
-beside the C library, a static busybox, the installed tree without the simulator, and the programs that are
-compiled where there is a compiler. The same files again make the same bytes.
+The folder is made anew, with kit.py's manifest (bench/gpu/lent): wheels, runc with the libraries that it
+links to beside the C library, a static busybox, the installed tree without the simulator, and the programs
+that are compiled where there is a compiler. The same files again make the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY / "bench" / "gpu"), str(REPOSITORY / "packaging")]
+sys.path[:0] = [str(REPOSITORY / "bench" / "gpu" / "lent"), str(REPOSITORY / "packaging")]
 
 import kit  # noqa: E402
 

@@ -51,6 +51,8 @@ PAIRS = (
 FOUR = 25
 #: Seconds that are not judged, and that a phase goes on after the time that is.
 WARM_UP, TAIL = 2.0, 0.3
+#: The first of these on a simulated card, whose clock is the same at all times.
+WARM_UP_SIMULATED = 0.5
 #: Percent for which the device is busy in bursts, and seconds of them that are not measured, and that are.
 BUSY, BURSTS_WARM_UP, BURSTS_S = (90, 70, 50), 1.0, 1.0
 #: Loads that leave the card pauses: what a unit takes the device is measured apart. Loads that wait for each.
@@ -77,7 +79,7 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     options.mem_of_one = min(options.mem, "4G", key=places.bytes_of)
     if options.small:
-        options.loads, options.caps, options.seconds, options.turns = "spin", (30,), 3.0, 1
+        options.loads, options.caps, options.seconds, options.turns = "spin", (30,), 2.0, 1
         options.no_pairs, options.mem = not options.only_pairs, "1G"
     if options.only_pairs:
         options.turns = 1
@@ -109,8 +111,11 @@ def caps_of(kind: str, options: argparse.Namespace) -> Sequence[int]:
 
 
 class Session:
-    def __init__(self, record: Record, options: argparse.Namespace, clocks: Clocks, use: Use) -> None:
+    def __init__(
+        self, record: Record, options: argparse.Namespace, clocks: Clocks, use: Use, simulated: bool = False
+    ) -> None:
         self.record, self.options, self.clocks, self.use = record, options, clocks, use
+        self.warm_up = WARM_UP_SIMULATED if simulated else WARM_UP
         self.kinds = options.loads.split(",")
         self.alone: dict[str, Alone] = {}
         #: Of loads side by side on the host: what share each has, and what they complete together.
@@ -120,7 +125,7 @@ class Session:
 
     def phase(self, loads: Sequence[Runner], busy: int = 100) -> Phase:
         """Runs these together, or one in bursts."""
-        warm_up, seconds = (WARM_UP, self.options.seconds) if busy == 100 else (BURSTS_WARM_UP, BURSTS_S)
+        warm_up, seconds = (self.warm_up, self.options.seconds) if busy == 100 else (BURSTS_WARM_UP, BURSTS_S)
         since, moment = time.monotonic() + warm_up, time.time() + warm_up
         for one in loads:
             if busy == 100:
@@ -354,7 +359,7 @@ def main() -> None:
         fit(options, machine.memory(), record)
         nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
         clocks, use = stack.enter_context(Clocks(nvml)), stack.enter_context(Use(nvml))
-        session = Session(record, options, clocks, use)
+        session = Session(record, options, clocks, use, machine.is_simulated)
         first: list[places.Place] = []
 
         def slice_(cap: int, kinds: Sequence[str] = (), memory: str = options.mem) -> Group:

@@ -25,10 +25,12 @@ from xpu_runtime.linux import proc
 from xpu_simulator.simulator import SimState
 
 sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
+sys.path.insert(0, str(REPOSITORY / "bench/gpu/cases"))
 import lookups
 import places
 
-SCRIPTS = REPOSITORY / "bench" / "gpu"
+SCRIPTS = REPOSITORY / "bench/gpu"
+CASES_FOLDER = SCRIPTS / "cases"
 #: Without what a run on a card sets for all of its programs.
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("XPU_GPU_")}
 SKIPPED = 77
@@ -54,7 +56,7 @@ def run(name: str, *words: str, timeout: int = 120) -> subprocess.CompletedProce
 
 @pytest.mark.parametrize("words", CASES, ids=" ".join)
 def test_outside_a_slice_a_script_is_skipped_with_a_reason(words: tuple[str, ...]) -> None:
-    done = run(*words)
+    done = run(f"cases/{words[0]}", *words[1:])
     assert done.returncode == SKIPPED, done.stdout + done.stderr
     assert done.stdout.startswith("skipped: ") and done.stdout.count("\n") == 1
     assert not done.stderr
@@ -74,14 +76,13 @@ def test_without_a_driver_all_is_skipped(script: str) -> None:
     assert done.stdout.startswith("skipped: no NVIDIA driver")
 
 
-@pytest.mark.parametrize("place", ["sandbox", "container"])
 def test_all_that_needs_no_framework_holds_on_a_simulated_card(
-    up: Callable[..., SimState], installed: Path, tmp_path: Path, place: str
+    up: Callable[..., SimState], installed: Path, tmp_path: Path
 ) -> None:
     state = up("1xT4-R580")
     record, results = tmp_path / "record.md", tmp_path / "results.json"
     words = ["--root", state.root, "--mem", "2G", "--record", str(record), "--json", str(results)]
-    done = run("run", *words, "--place", place, "--prefix", str(installed), timeout=280)
+    done = run("run", *words, "--place", "sandbox", "--prefix", str(installed), timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     outcomes = outcomes_in(record)
     assert set(outcomes.values()) == {"ok", "skipped"}
@@ -108,7 +109,7 @@ def test_all_that_needs_no_framework_holds_on_a_simulated_card(
 def test_the_facts_of_a_machine_are_of_the_simulated_card_that_stands_in_for_its_own(
     up: Callable[..., SimState],
 ) -> None:
-    words = [sys.executable, str(SCRIPTS / "facts.py")]
+    words = [sys.executable, str(SCRIPTS / "lent/facts.py")]
     environ = {**os.environ, "XPU_GPU_ROOT": up("1xT4-R580").root}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
     facts = dict(line.split(": ", 1) for line in done.stdout.splitlines())
@@ -189,7 +190,7 @@ def test_a_card_that_is_not_found_in_a_slice_is_a_failure(
     machine = places.Machine(str(REPOSITORY), root, sys.executable, places.find_driver(root))
     environ = {"CUDA_VISIBLE_DEVICES": "99", "PYTHONPATH": str(tmp_path)}
     with places.opened("sandbox", machine=machine, memory="2G") as place:
-        done = place.run([sys.executable, str(SCRIPTS / words[0]), *words[1:]], 60, environ)
+        done = place.run([sys.executable, str(CASES_FOLDER / words[0]), *words[1:]], 60, environ)
     assert done.returncode == 1 and said in done.stdout, done.stdout
 
 
@@ -197,7 +198,7 @@ def test_a_slice_of_another_size_than_was_asked_for_is_a_failure(up: Callable[..
     root = up("1xT4-R580").root
     machine = places.Machine(str(REPOSITORY), root, sys.executable, places.find_driver(root))
     with places.opened("sandbox", machine=machine, memory="2G") as place:
-        done = place.run([sys.executable, str(SCRIPTS / "limit.py")], 60, {"XPU_GPU_LIMIT": "1"})
+        done = place.run([sys.executable, str(CASES_FOLDER / "limit.py")], 60, {"XPU_GPU_LIMIT": "1"})
     assert done.returncode == 1 and "and 1 were asked for" in done.stdout, done.stdout
 
 
@@ -222,7 +223,7 @@ def test_a_limit_that_does_not_hold_is_found(
     (driver,) = Path(state.root).glob("usr/lib/*-linux-gnu")
     uuid = "GPU-" + "-".join("0" * length for length in (8, 4, 4, 4, 12))
     pages.create(str(tmp_path), "a-slice", (pages.Entry(uuid, 2 << 30),))
-    words = [sys.executable, str(SCRIPTS / script)]
+    words = [sys.executable, str(CASES_FOLDER / script)]
     command = sandbox.command(
         words, pages=str(tmp_path), real=str(driver), interposers=sandbox.build(), simulation=state.root
     )

@@ -61,17 +61,6 @@ def failures(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("FAILED")]
 
 
-def test_launches_are_measured_on_the_host_and_in_slices(small: Small) -> None:
-    status, text, results = small("launches.py", "--place", "sandbox")
-    assert status in (0, 1), text
-    found = {each["name"]: set(each["ns"]) for each in results if "ns" in each}
-    everywhere = {"native", "no cap", "cap 100", "cap 50"}
-    assert all(found[name] == everywhere for name in ("launch", "graph launch", "start"))
-    assert re.search(r"(ok|FAILED): launch, cap 50: [+-]\d+ ns", text)
-    assert "pair of 1 MiB, bounds: not checked" in text
-    assert re.search(r"ns after round 1 of 1: launch native \d+, no cap \d+", text)
-
-
 @pytest.mark.parametrize("status", [0, 1, 77])
 def test_of_what_a_program_prints_only_figures_are_figures(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, status: int
@@ -91,20 +80,6 @@ def test_of_what_a_program_prints_only_figures_are_figures(
     text = capsys.readouterr().out
     assert found == ({} if status else {"launch": 2012.5, "graph launch": 3.0})
     assert text.startswith("FAILED: ") == bool(status) and text.endswith(f": {said}\n")
-
-
-def test_a_load_runs_on_the_host_and_under_a_cap_that_is_changed(small: Small) -> None:
-    status, text, results = small("caps.py")
-    assert status in (0, 1), text
-    assert re.search(r"(ok|FAILED): spin without a cap", text)
-    (phase,) = [each for each in results if each["name"] == "spin at 30"]
-    ((low, high, got, mean, worst),) = phase["outcomes"]
-    assert low == high == pytest.approx(30) and got > 0 and worst >= mean >= 0
-    (alone,) = [each for each in results if each["name"] == "spin on the host"]
-    # One point running all the time, the others in bursts: a unit takes what it takes.
-    assert len(alone["points"]) == 4
-    assert all(clock > 0 and 0.0003 < taken < 0.002 for clock, taken in alone["points"])
-    assert "xpu set took" in text
 
 
 def test_on_a_card_without_room_for_frameworks_caps_are_measured_with_other_loads(small: Small) -> None:
@@ -132,14 +107,6 @@ def test_how_the_driver_reports_is_asked(small: Small) -> None:
     assert re.search(r"pids, pid namespace: \d+ inside, \d+ on the host", text)
     assert "the driver's figure after alloc: " in text and "utilisation while busy: " in text
     assert "ok: the account moves with each of 10 calls, and by as much" in text
-
-
-def test_two_containers_work_under_mps_and_nothing_of_it_is_left(small: Small) -> None:
-    status, text, _ = small("mps.py")
-    assert status == 0, text
-    for where in ("host before", "MPS at 30", "MPS at 60", "host afterwards"):
-        assert f"ok: {where}: kernels run" in text
-    assert "ok: the MPS daemon ends with the last container" in text
 
 
 @pytest.mark.parametrize(
@@ -212,12 +179,6 @@ def _clients() -> list[str]:
             if words[2:4] == [b"client", b"100.0"]:
                 found.append(path.parent.name)
     return found
-
-
-def test_the_boundary_is_skipped_where_no_kernel_driver_is(small: Small) -> None:
-    status, text, _ = small("boundary/run")
-    assert status == 77, text
-    assert "skipped: no NVIDIA kernel driver behind /dev/nvidiactl" in text
 
 
 # ---- what is wrong is found ----

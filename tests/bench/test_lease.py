@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 
-import lease
 from support import REPOSITORY, simulation
 from xpu_simulator.simulator import SimState
 
-from .lent_machine import OUT, TREE, LentMachine, make_driver, make_kit
+from .lent_machine import OUT, TREE, LentMachine, make_driver
 
 sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
+sys.path.insert(0, str(REPOSITORY / "bench/gpu/lent"))
+import isolation
 import kit as kits
 import runs
 
@@ -37,11 +38,33 @@ BY_HAND = "XPU_LEASE_PYTHON" in os.environ
 CARD = {"model": os.environ.get("XPU_LEASE_CARD", "T4"), "context_mib": 518 if BY_HAND else 300}
 #: Steps that judge times, about which two processors that do other things say anything.
 TIMED = ("launches", "caps", "mps")
-
-
-@pytest.fixture(scope="session")
-def kit(installed: Path) -> Path:
-    return make_kit()
+#: What each step says, beside that checks held.
+SAYS = {
+    "used memory": (
+        r"1 GiB by cuMemAlloc, MiB: card \+1324, account \+1324, difference \+0",
+        r"two processes, 1 GiB each, MiB: card \+2648, account \+2648, difference \+0",
+        r"nothing after exit, MiB: card \+0, account \+0, difference \+0",
+        r"ok: past the limit, nvidia-smi: nvidia-smi shows 4096 MiB of 4096",
+        r"skipped: PyTorch, cuBLAS, cuDNN: no PyTorch in ",
+    ),
+    "answers": (r"ok: copies, bytes: exact, the same bits", r"skipped: sort: no PyTorch in "),
+    "launches": (
+        r"(ok|FAILED): launch, cap 50: [+-]\d+ ns",
+        r"pair of 1 MiB, bounds: not checked",
+        r"ns after round 1 of 1: launch native \d+, no cap \d+",
+    ),
+    "caps": (r"(ok|FAILED): spin without a cap", r"xpu set took"),
+    "isolation": (
+        r"illegal access, its program: errors CUDA_ERROR_ILLEGAL_ADDRESS",
+        *(rf"(?s)(ok: {name}: .*){{3}}" for name in isolation.WRONG),
+    ),
+    "mps": (
+        *(f"ok: {where}: kernels run" for where in ("host before", "MPS at 30", "MPS at 60")),
+        r"ok: host afterwards: kernels run",
+        r"ok: the MPS daemon ends with the last container",
+    ),
+    "boundary": (r"skipped: no NVIDIA kernel driver behind /dev/nvidiactl",),
+}
 
 
 @pytest.fixture
@@ -66,7 +89,7 @@ class Left:
     """What a run has left, and has printed."""
 
     def __init__(self, machine: LentMachine, run: int, printed: str) -> None:
-        folder = machine.path(OUT) / str(run)
+        self.folder = folder = machine.path(OUT) / str(run)
         assert len(printed) < MOST_PRINTED
         files = [path for path in folder.rglob("*") if path.is_file()]
         assert len(files) <= MOST_FILES and all(path.stat().st_size < MOST_BYTES for path in files)
@@ -83,6 +106,16 @@ class Left:
         """The values of a step."""
         values = [each for each in self.results if (each["step"], each["kind"]) == (step, "value")]
         return {each["name"]: each["value"] for each in values}
+
+    def output(self, step: str) -> str:
+        """What a step has printed."""
+        _, _, rest = self.log.partition(f"===== {step},")
+        return rest.partition("\n===== ")[0]
+
+    def measured(self) -> dict[str, dict[str, Any]]:
+        """The lines of measurements by their names."""
+        lines = (self.folder / "measured.jsonl").read_text().splitlines()
+        return {each["name"]: each for each in map(json.loads, lines)}
 
     def held(self, step: str) -> int:
         return sum((each["step"], each["kind"]) == (step, "ok") for each in self.results)
@@ -116,12 +149,25 @@ def assert_held(left: Left, but: Mapping[str, tuple[str, ...]] | None = None) ->
     assert not wrong, f"{left.failures()}\n{left.log}"
 
 
+def assert_measured(found: Mapping[str, dict[str, Any]]) -> None:
+    """What launches cost in each place, and a load on the host and under a cap that is changed."""
+    places = {"native", "no cap", "cap 100", "cap 50"}
+    assert all(set(found[name]["ns"]) == places for name in ("launch", "graph launch", "start"))
+    ((low, high, got, mean, worst),) = found["spin at 30"]["outcomes"]
+    assert low == high == pytest.approx(30) and got > 0 and worst >= mean >= 0
+    # One point running all the time, the others in bursts: a unit takes what it takes.
+    points = found["spin on the host"]["points"]
+    assert len(points) == 4
+    assert all(clock > 0 and 0.0003 < taken < 0.002 for clock, taken in points)
+
+
 def test_the_three_runs_go_to_their_end_and_leave_nothing_on_the_machine(
     lent: Callable[..., LentMachine],
 ) -> None:
     machine = lent()
     # No kernel driver is behind the nodes of a simulated card.
     but = {**dict.fromkeys(TIMED, ("ok", "FAILED")), "boundary": ("skipped",)}
+    missing: list[tuple[str, str, str]] = []
     for number in runs.RUNS:
         left = run(machine, number)
         assert list(left.outcomes()) == names(number)
@@ -130,13 +176,18 @@ def test_the_three_runs_go_to_their_end_and_leave_nothing_on_the_machine(
         for step in names(number):
             assert step in ("facts", "doctor", "devices", "share", "boundary") or left.held(step), left.log
             assert f"===== {step}," in left.log and f"| {step} |" in left.summary
+            output = left.output(step)
+            missing += [(step, each, output) for each in SAYS.get(step, ()) if not re.search(each, output)]
         assert machine.programs() == []
         mounts = machine.path("/proc/1/mountinfo").read_text().splitlines()
         assert [line for line in mounts if "xpu-" in line.split()[4]] == []
+        if number == 2:
+            assert_measured(left.measured())
         if number == 1:
             assert left.said("set-up")["built here"] == "from the kit's sources"
         else:
             assert "set up by an earlier run" in left.log
+    assert not missing
 
 
 def test_without_a_compiler_cgroups_and_the_loader_s_cache_all_comes_from_the_kit(
@@ -154,7 +205,7 @@ def test_without_a_compiler_cgroups_and_the_loader_s_cache_all_comes_from_the_ki
 
 
 def test_on_a_machine_with_cgroup_v2_alone_containers_start(lent: Callable[..., LentMachine]) -> None:
-    left = run(lent(cgroups="v2"), 1, "--only", "containers")
+    left = run(lent(compiler=False, cgroups="v2"), 1, "--only", "containers")
     assert_held(left)
     assert left.said("set-up")["cgroups"].startswith("v2 at /sys/fs/cgroup")
 
@@ -163,17 +214,18 @@ def test_a_run_that_is_killed_leaves_its_results_and_nothing_for_the_next(
     lent: Callable[..., LentMachine],
 ) -> None:
     machine = lent()
-    results = f"{OUT}/1/results.jsonl"
+    results, only = f"{OUT}/1/results.jsonl", dict.fromkeys(SET_UP, "devices")
     for step in ("facts", "set-up", "containers", "cases"):
         # When that step has said something; in the end the run itself is over, too.
         script = (
-            f"rm -rf {OUT}; bench/gpu/lease 1 --small & "
+            f"rm -rf {OUT}; bench/gpu/lease 1 --small --only {only.get(step, step)} & "
             f"""until grep -q '"step": "{step}"' {results} 2> /dev/null; do sleep 0.05; done; """
             "kill -9 $!; wait"
         )
         left = Left(machine, 1, machine.run("sh", "-c", script).stdout)
         assert f"===== {step}," in left.log and left.said("facts")["kernel"]
-        before = names(1)[: names(1).index(step)]
+        steps = [*SET_UP, step]
+        before = steps[: steps.index(step)]
         assert list(left.outcomes()) in (before, [*before, step])  # it may just have ended
         assert all(f"| {each} | {word} |" in left.summary for each, word in left.outcomes().items())
     left = run(machine, 1, "--only", "containers")
@@ -258,99 +310,3 @@ def test_the_whole_of_a_run_by_hand(lent: Callable[..., LentMachine], tmp_path: 
     print(left.printed)
     assert list(left.outcomes()) == names(number)
     assert machine.programs() == []
-
-
-# ---- the program ----
-
-
-def test_a_step_that_no_run_has_is_refused_and_those_that_it_has_are_named() -> None:
-    words = [
-        sys.executable,
-        "-B",
-        str(REPOSITORY / "bench/gpu/lease"),
-        "1",
-        "--only",
-        "container",
-        "--only",
-        "anwsers",
-    ]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and not done.stdout
-    assert "no step of this run has 'anwsers'" in done.stderr and "used memory, answers, cases" in done.stderr
-
-
-def test_the_card_is_held_open_and_one_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
-    script = """
-import os, runpy, sys, time
-keep_awake = runpy.run_path(sys.argv[1])["keep_awake"]
-os.mkfifo(sys.argv[3])
-keep_awake(sys.argv[3])
-keep_awake(sys.argv[2])
-fds = "/proc/self/fd/"
-while not any(os.path.realpath(fds + each) == sys.argv[2] for each in os.listdir(fds)):
-    time.sleep(0.01)
-print("held")
-"""
-    node = tmp_path / "node"
-    node.touch()
-    words = [
-        sys.executable,
-        "-c",
-        script,
-        str(REPOSITORY / "bench/gpu/lease"),
-        str(node),
-        str(tmp_path / "hangs"),
-    ]
-    assert subprocess.run(words, capture_output=True, text=True, timeout=60).stdout == "held\n"
-
-
-# ---- the kit itself ----
-
-
-def test_the_same_files_make_the_same_kit(kit: Path) -> None:
-    before = {path: path.read_bytes() for path in kit.rglob("*") if path.is_file()}
-    assert make_kit() == kit
-    assert {path: path.read_bytes() for path in kit.rglob("*") if path.is_file()} == before
-
-
-def test_a_kit_says_what_is_in_it_and_is_refused_when_that_is_not_so(kit: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "kit"
-    shutil.copytree(kit, folder)
-    manifest = kits.read(folder)
-    assert {"bin/runc", "bin/busybox", "tree.tar.gz", "build/bench/share-load"} <= {
-        each["path"] for each in manifest["files"]
-    }
-    assert kits.differences(manifest) == []
-    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < kits.MOST
-    with (folder / "bin/busybox").open("ab") as file:
-        file.write(b"more")
-    with pytest.raises(kits.KitError, match="bin/busybox is missing or not the one"):
-        kits.read(folder)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        "null",
-        "{}",
-        '{"format": 1}',
-        '{"format": 1, "files": [1], "sources": {}, "commit": ""}',
-        '{"format": 1, "files": null, "sources": {}, "commit": ""}',
-        '{"format": 1, "files": [], "sources": [], "commit": ""}',
-    ],
-)
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / kits.MANIFEST).write_text(text)
-    with pytest.raises(kits.KitError, match="run `make lease`"):
-        kits.read(tmp_path)
-
-
-def test_a_kit_that_is_too_large_names_what_makes_it_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kits, "MOST", 1000)
-    for name, size in (("small", 10), ("large", 2_000_000)):
-        (tmp_path / name).write_bytes(bytes(size))
-    with pytest.raises(lease.PackError, match=r"2\.0 MB of at most 0; the largest: large 2\.0 MB, small"):
-        lease.write_manifest(tmp_path, "", {"small": ("", ""), "large": ("", "")})

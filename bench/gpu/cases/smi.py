@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 import card
 

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
 import card
 
 TOOLS = (

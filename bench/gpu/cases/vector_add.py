@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
 import card
 
 HERE = os.path.dirname(os.path.realpath(__file__))

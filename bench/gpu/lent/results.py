@@ -11,11 +11,14 @@ import contextlib
 import json
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 import card
 

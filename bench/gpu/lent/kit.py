@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 #: Where `make lease` leaves it, ignored by git.
 KIT = REPOSITORY / "build" / "lease"
 MANIFEST, FORMAT, MOST = "manifest.json", 1, 30_000_000

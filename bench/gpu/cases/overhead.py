@@ -6,6 +6,9 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 import card
 
@@ -23,7 +26,7 @@ STEPS = ("dlopen of libcuda", "cuInit", "first context")
 
 
 def build() -> str:
-    native, out = os.path.join(HERE, "..", "native"), os.path.join(card.temporary(), "time-calls")
+    native, out = os.path.join(HERE, "../..", "native"), os.path.join(card.temporary(), "time-calls")
     words = ["cc", "-std=gnu11", "-O2", "-Wno-strict-prototypes", "-o", out]
     if not shutil.which("cc"):
         card.skip("no cc on PATH to compile time_calls.c")

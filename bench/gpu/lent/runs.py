@@ -12,7 +12,7 @@ from pathlib import Path
 
 import steps
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 REPOSITORY = HERE.parents[1]
 #: Seconds of a whole run; whoever lends a machine ends a run after ten minutes.
 WHOLE_S = 540.0
@@ -29,7 +29,7 @@ class Machine:
     small: bool = False
 
     def program(self, name: str, *words: str) -> list[str]:
-        """A measuring program of this folder."""
+        """A measuring program of bench/gpu."""
         return [self.python, str(HERE / name), "--json", str(self.results / "measured.jsonl"), *words]
 
 

@@ -17,12 +17,14 @@ import sys
 import tempfile
 import zlib
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
 import card
 
 #: cuda.h's CUDA_VERSION that a program was built with, and its flags: none, legacy stream, per-thread stream.
 VERSIONS = (11000, 11030, 11070, 12000, 12020, 12080, 13000)
 FLAGS = (0, 1, 2)
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../.."))
 #: What was decided about each function, and what the libraries of each driver branch are thought to export.
 DECIDED, LISTED = "native/interposer/nvidia/cuda/driver/functions.txt", "sim/exports/libcuda.txt"
 #: A debugger's interface.
