@@ -91,7 +91,7 @@ def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(
 ) -> None:
     pods.create(pod("past", container(limits={MEMORY: 4}), nodeName=NODE))
     is_refused(pods, "past", "no assignment")
-    # As the table in docs/kubernetes.md has it.
+    # As the table in docs/reference/kubernetes.md has it.
     is_refused(pods, "past", "CreateContainerConfigError")
     is_refused(pods, "past", "XPURefused")
     assert granted(cluster) == {}

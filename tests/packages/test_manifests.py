@@ -506,7 +506,7 @@ def test_helm_waits_as_long_as_nodes_may_take() -> None:
 
 
 def test_what_the_plugin_says_of_pods_is_in_the_page() -> None:
-    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+    page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
     source = "".join(each.read_text() for each in (REPOSITORY / "src/xpu_runtime/kubernetes").rglob("*.py"))
     reasons = set(re.findall(r'"(XPU[A-Z][a-z]\w*)"', source))
 
@@ -515,7 +515,7 @@ def test_what_the_plugin_says_of_pods_is_in_the_page() -> None:
 
 
 def test_the_page_has_each_label_that_a_node_gets() -> None:
-    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+    page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
 
     given = [
         *(f"xpu.{name}" for name in LABELS),

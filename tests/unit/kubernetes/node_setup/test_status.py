@@ -182,7 +182,7 @@ def test_nodes_that_count_memory_in_different_units_get_a_line(answers: Answers,
 
 def test_help_and_page_explain_each_column_that_is_no_plain_word() -> None:
     told = CliRunner().invoke(kubernetes, ["status", "--help"]).output
-    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+    page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
 
     assert "PLACED BY says who" in told
     assert "`PLACED BY` says who" in page
