@@ -96,8 +96,8 @@ class Collector:
                 return
             error = answer.why if answer.error else ""
             if answer.hung or answer.died:
-                why = "are not known (does the driver answer?)" if answer.hung else "are not known"
-                error = f"the figures {why}: {error}"
+                hung, died = "the figures are not known (does the driver answer?):", "the figures are not known:"
+                error = f"{hung if answer.hung else died} {error}"
             self._answered(b"" if error else answer.values[0], error)
 
     def close(self) -> None:
