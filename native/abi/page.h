@@ -105,11 +105,11 @@ struct xpu_usage_total {
  * host's CLOCK_MONOTONIC, in ns. */
 struct xpu_usage_compute {
     uint64_t paid;     /* when what was launched is paid for, at paid_cap; atomic */
-    uint64_t paid_cap; /* the share that `paid` was reckoned with; atomic */
+    uint64_t paid_cap; /* the share that `paid` was computed with; atomic */
     uint64_t used;     /* ns of the device's time charged so far, predictions included; atomic */
-    uint64_t waits;    /* counts up while a launch waits for its turn; atomic */
+    uint64_t waits;    /* counts up while a launch is held back; atomic */
     uint64_t guesses;  /* charges so far for which nothing could be measured; atomic */
-    uint64_t held;     /* ns that launches have waited for their turns, of all threads together; 0 as well in
+    uint64_t held;     /* ns that launches were held back, of all threads together; 0 as well in
                           pages that libraries of a build before this field write; atomic */
     uint64_t reserved[10];
 };

@@ -76,7 +76,7 @@ static uint64_t at_share(uint64_t ns, uint32_t share) {
     return (ns < most ? ns : most) * XPU_WHOLE / share;
 }
 
-/* A debt that was made at another share is reckoned anew: a container that gets twice as much has paid in
+/* A debt that was made at another share is computed anew: a container that gets twice as much has paid in
  * half the time. False: the share is the same, or the first. */
 static bool rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, uint64_t now) {
     uint64_t before = XPU_LOAD(*share_word), paid = XPU_LOAD(*paid_word);
@@ -203,7 +203,7 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
         share = (uint32_t)XPU_LOAD(limit_of(device)->cores);
     if (share == 0 || share > XPU_WHOLE)
         share = XPU_WHOLE;
-    rescale_all(device, share, now, is_own); /* what is owed already was reckoned at the share of then */
+    rescale_all(device, share, now, is_own); /* what is owed already was computed at the share of then */
     uint64_t by = at_share((uint64_t)(ns < 0 ? -ns : ns), share), unused;
     uint64_t *words[] = {&compute->paid, is_own ? &own[device].paid : NULL};
     const uint64_t most = XPU_CREDIT_NS + XPU_KEPT_CREDIT_NS;

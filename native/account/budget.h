@@ -49,7 +49,7 @@ void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t no
 /* What was measured: `ns` more (or less) was used than had been charged. `settled` ns of what was charged
  * before are no longer a prediction. For `kept` ns this process had work, and others had the device. */
 void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, uint64_t now);
-/* A launch waits for its turn, or nothing could be measured: for the host to see. */
+/* A launch is held back, or nothing could be measured: for the host to see. */
 void xpu_budget_waits(int device);
 void xpu_budget_guessed(int device);
 /* It has waited for so long since it was last told. */

@@ -31,7 +31,7 @@ class State(ctypes.Structure):
         ("used_at_begin", ctypes.c_double),
         ("counted", ctypes.c_double),
         ("more", ctypes.c_double),
-        ("turn", ctypes.c_double),
+        ("scheduled", ctypes.c_double),
         ("used_each", ctypes.c_double),
         ("passed_each", ctypes.c_double),
     )

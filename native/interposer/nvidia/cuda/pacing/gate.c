@@ -44,9 +44,9 @@ enum {
     /* Others may have the device too: work takes several times as long then as it should. */
     BESIDE_OTHERS = 8,
     /* While others have the device too, a launch that has to wait for budget waits until there is so much,
-     * about a time slice: each turn costs a switch, and a turn for one short kernel as much as a whole one.
+     * about a time slice: each slice costs a switch, and a slice for one short kernel as much as a whole one.
      */
-    TURN_NS = 1000000,
+    TIME_SLICE_NS = 1000000,
     LONGEST_TURN_WAIT_NS = 10000000,
     /* How long a launch waits for an event to mark the begin of its stream's work. */
     UNMARKED_NS = 20000000,
@@ -77,8 +77,8 @@ static void pause_for(uint64_t ns) {
     syscall(SYS_nanosleep, &time, NULL); /* a signal ends it early */
 }
 
-/* The same for a launch that waits for its turn. */
-static void pause_for_turn(int device, uint64_t now, uint64_t ns) {
+/* The same for a launch that is held back. */
+static void pause_while_held(int device, uint64_t now, uint64_t ns) {
     xpu_budget_waits(device);
     pause_for(ns);
     xpu_budget_held(device, xpu_now() - now);
@@ -239,16 +239,16 @@ static bool is_free(int device, uint32_t share, uint64_t now) {
     return share == XPU_WHOLE || xpu_parts_fit(device, share, now);
 }
 
-/* What is to be saved up for a whole turn, ns of time; 0 where nobody else uses the device, and where other
- * streams have work: the context has its turns then anyway, and that work may wait for this launch. And 0 for
- * a launch that has waited longer than it would by itself: another process of the container, which wakes a
- * little earlier, has taken each time what was saved up, and would for ever. */
-static uint64_t turn_ns(const struct xpu_pace *pace, const struct xpu_tracker *tracker, uint32_t share,
-                        uint64_t waited) {
+/* What is to be saved up for a whole slice, ns of time; 0 where nobody else uses the device, and where other
+ * streams have work: the context has its slices then anyway, and that work may wait for this launch. And 0
+ * for a launch that has waited longer than it would by itself: another process of the container, which wakes
+ * a little earlier, has taken each time what was saved up, and would for ever. */
+static uint64_t slice_ns(const struct xpu_pace *pace, const struct xpu_tracker *tracker, uint32_t share,
+                         uint64_t waited) {
     if (!__atomic_load_n(&tracker->is_shared, __ATOMIC_RELAXED) || others_work(pace, tracker) ||
         waited > LONGEST_TURN_WAIT_NS + pace->ns * XPU_WHOLE / share)
         return 0;
-    uint64_t ns = (uint64_t)TURN_NS * (XPU_WHOLE - share) / share;
+    uint64_t ns = (uint64_t)TIME_SLICE_NS * (XPU_WHOLE - share) / share;
     return ns < LONGEST_TURN_WAIT_NS ? ns : LONGEST_TURN_WAIT_NS;
 }
 
@@ -267,7 +267,7 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_tracker *tra
             xpu_budget_take_anyway(device, share, wanted, now);
         if (freely ||
             (share && xpu_budget_take(device, share, wanted, now,
-                                      waited ? turn_ns(pace, tracker, share, now - began) : 0, &until))) {
+                                      waited ? slice_ns(pace, tracker, share, now - began) : 0, &until))) {
             lease_is(tracker, leased(tracker) + wanted - ns);
             __atomic_store_n(&tracker->stall, 0, __ATOMIC_RELAXED);
             return waited;
@@ -289,7 +289,7 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_tracker *tra
             xpu_reap();
             reaped_at = now;
         }
-        pause_for_turn(device, now, until > now ? until - now : 0);
+        pause_while_held(device, now, until > now ? until - now : 0);
     }
 }
 
@@ -332,7 +332,7 @@ void xpu_gate_pass_unmeasured(const struct xpu_tracker *tracker, uint64_t since)
             xpu_budget_guessed(device);
             return;
         }
-        pause_for_turn(device, now, until > now ? until - now : 0);
+        pause_while_held(device, now, until > now ? until - now : 0);
     }
 }
 

@@ -1,13 +1,13 @@
 #include "measure.h"
 
-/* `turn` is a mean over so much time, ns; and over so many probes at most, which may be rare. */
+/* `scheduled` is a mean over so much time, ns; and over so many probes at most, which may be rare. */
 static const double OF_LATE_NS = 20000000;
 static const double OF_LATE = 32;
 
-/* As long as others' turns are, about, ns. */
-static const double TURN_NS = 1000000;
+/* As long as others' time slices are, about, ns. */
+static const double TIME_SLICE_NS = 1000000;
 /* What all streams together had to do without a pause, if it is no more than this, ns, counts as it was
- * predicted: others' turns are longer, and probes as far apart. */
+ * predicted: others' slices are longer, and probes as far apart. */
 static const double SHORT_NS = 500000;
 /* Doubts are of so much work, ns, and count once they are so much, and such a part of it: without reason they
  * are less than a quarter. */
@@ -25,7 +25,7 @@ double xpu_doubt_adds(struct xpu_doubt *doubt, double predicted, double more) {
 }
 
 void xpu_measure_reset(struct xpu_measure *measure, int64_t at) {
-    *measure = (struct xpu_measure){.at = at, .turn = 1};
+    *measure = (struct xpu_measure){.at = at, .scheduled = 1};
 }
 
 void xpu_measure_reaches(struct xpu_measure *measure, int64_t at) {
@@ -56,7 +56,7 @@ static void split(struct xpu_measure *measure, double away) {
     count(measure, away);
     if (weight < 1 / OF_LATE)
         weight = 1 / OF_LATE;
-    measure->turn += (1 - away / passed - measure->turn) * (weight < 1 ? weight : 1);
+    measure->scheduled += (1 - away / passed - measure->scheduled) * (weight < 1 ? weight : 1);
 }
 
 void xpu_measure_begins(struct xpu_measure *measure, int64_t at) {
@@ -73,10 +73,10 @@ static double away_before_end(const struct xpu_measure *measure, double own) {
     if (measure->away_until > since)
         until = measure->away_until < measure->at ? measure->away_until : measure->at;
     double rest = (double)(measure->at - until) - own;
-    return (double)(until - since) + (rest > 0 ? rest * (1 - measure->turn) : 0);
+    return (double)(until - since) + (rest > 0 ? rest * (1 - measure->scheduled) : 0);
 }
 
-/* Work that is shorter than others' turns meets a probe by chance, and on a busy host seldom. */
+/* Work that is shorter than others' time slices meets a probe by chance, and on a busy host seldom. */
 static void counts_as(struct xpu_measure *measure, double work) {
     double used = measure->used - measure->used_at_begin;
     double more = xpu_doubt_adds(&measure->doubt, work, used - work);
@@ -87,7 +87,7 @@ void xpu_measure_ends(struct xpu_measure *measure, int64_t at, double work) {
     xpu_measure_reaches(measure, at);
     if (measure->active == 1) {
         bool is_short = work > 0 && work <= SHORT_NS;
-        count(measure, away_before_end(measure, is_short ? 0 : TURN_NS));
+        count(measure, away_before_end(measure, is_short ? 0 : TIME_SLICE_NS));
         if (is_short)
             counts_as(measure, work);
     }
@@ -107,5 +107,5 @@ void xpu_measure_take_back(struct xpu_measure *measure, double ns) {
 }
 
 double xpu_measure_used(const struct xpu_measure *measure) {
-    return measure->used + (double)measure->unprobed * measure->turn;
+    return measure->used + (double)measure->unprobed * measure->scheduled;
 }

@@ -1,10 +1,10 @@
 /*
  * How much of a device's time a context has used itself, from points on the device's clock: a stream's work
- * began, it ended, and a probe had, or had not, to wait for the context's turn.
+ * began, it ended, and a probe had, or had not, to wait for its time slice.
  *
  * While several contexts have work the device gives each a slice of its time in turn, so that the time from
  * the begin to the end of some work is not what the work has used: it holds the others' slices too. So the
- * time before each probe counts as used if the probe found the context at its turn, and as waited for if not:
+ * time before each probe counts as used if the probe found the context running, and as waited for if not:
  * probes come at times that nobody chose, so that on the average this is right, however short others' slices
  * are. No neighbour need be known or believed. Pure arithmetic: no driver, no clock, no lock.
  */
@@ -31,7 +31,7 @@ struct xpu_measure {
     double used, waited;  /* ns */
     double used_at_begin; /* of the work under way */
     struct xpu_doubt doubt;
-    double turn;        /* of late, the part of the time with work in which it was the context's turn */
+    double scheduled;   /* of late, the part of the time with work in which the context had the device */
     double used_each;   /* ns used, divided among the streams that had work: what one of them has got */
     double passed_each; /* the same of all the time with work, whoever had the device */
 };

@@ -51,7 +51,7 @@ static bool rests(const struct xpu_tracked_stream *on, int64_t now) {
 }
 
 /* The time at which the device comes to this launch is the begin of its work; it may be another context's
- * turn now. */
+ * time slice now. */
 static void mark_begin(const struct xpu_pace *pace, struct xpu_tracker *tracker) {
     struct xpu_tracked_stream *on = pace->on;
     if (!xpu_stream_take(on))

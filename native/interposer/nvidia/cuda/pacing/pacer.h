@@ -1,5 +1,5 @@
 /*
- * The pacer: launches wait here for their turn where the container has a cap on a device's time.
+ * The pacer: launches wait here for budget where the container has a cap on a device's time.
  *
  *     struct xpu_pace pace;
  *     xpu_pace_admit(&pace, stream, per_thread, function, shape);   waits

@@ -3,10 +3,10 @@
  * asks for a look. It
  *
  *   1. records a probe in the pacer's own stream, which has nothing else to do: it completes at once if the
- *      context has its turn on the device, and else when its turn comes;
+ *      context has the device, and else when its time slice comes;
  *   2. reads the markers and probes that have completed, with their times on the device's clock (timeline.c);
  *   3. goes through them in the order of these times (usage.c, measure.c), up to the oldest probe that is
- *      still out, since from then on it is not known whose turn it was;
+ *      still out, since from then on it is not known who had the device;
  *   4. settles what was predicted with what was measured.
  */
 #define _GNU_SOURCE
@@ -84,7 +84,7 @@ static long futex(uint32_t *word, int operation, uint32_t value, uint64_t within
 static struct xpu_timeline timeline; /* with `sampling` taken */
 
 /* A look that comes when it was due places a probe. One that comes when the program asks for it does not:
- * that is after a wait as a rule, when the turn is the program's own. */
+ * that is after a wait as a rule, when the time slice is the program's own. */
 enum kind { DUE, ASKED };
 
 /* Whether the tracker has work, or may have. */

@@ -1,6 +1,6 @@
 /*
- * The sampler: it reads the CUevents that mark where work begins and ends (cuEventElapsedTime), probes whose
- * turn on the device it is, and settles what launches were charged with what they have used. It is a thread
+ * The sampler: it reads the CUevents that mark where work begins and ends (cuEventElapsedTime), probes which
+ * context has the device, and settles what launches were charged with what they have used. It is a thread
  * of ours, one a process. Where that cannot be started, threads of the program do its work.
  */
 #ifndef XPU_INTERPOSER_SAMPLER_H

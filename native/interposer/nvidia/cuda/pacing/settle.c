@@ -21,7 +21,7 @@ static double under_way(struct xpu_tracker *tracker, struct xpu_tracked_stream *
 
 void xpu_settle(struct xpu_tracker *tracker) {
     double retired = tracker->retired;
-    __atomic_store_n(&tracker->contended, tracker->measure.turn < CONTENDED, __ATOMIC_RELAXED);
+    __atomic_store_n(&tracker->contended, tracker->measure.scheduled < CONTENDED, __ATOMIC_RELAXED);
     XPU_EACH_STREAM (i, tracker)
         if (tracker->streams[i].active)
             retired += under_way(tracker, &tracker->streams[i]);
@@ -43,7 +43,7 @@ static double used_meanwhile(const struct xpu_tracker *tracker, int64_t from) {
     int64_t counted = tracker->measure.at - tracker->clocks.offset, now = (int64_t)xpu_now();
     if (tracker->measure.active || from < counted)
         from = counted;
-    return now > from ? (double)(now - from) * tracker->measure.turn : 0;
+    return now > from ? (double)(now - from) * tracker->measure.scheduled : 0;
 }
 
 void xpu_tracker_drop(struct xpu_tracker *tracker) {

@@ -12,7 +12,7 @@ XPU_NEED(cuEventElapsedTime)
 XPU_NEED(cuEventRecord)
 
 enum {
-    /* A probe that takes longer than the quickest by so much was not at its turn. */
+    /* A probe that takes longer than the quickest by so much had to wait. */
     WAITED_NS = 30000,
     /* A thread that was off its processor between recording a probe and noting the time tells nothing: the
      * delay may have been its own. */
@@ -183,8 +183,8 @@ void xpu_timeline_markers(struct xpu_timeline *timeline, struct xpu_tracker *tra
 }
 
 /* Whether a probe that took its time waited for another context's slice, and not behind the program's own
- * work in a queue that the two share: then some of that work ended meanwhile, and the turn was the context's
- * own. */
+ * work in a queue that the two share: then some of that work ended meanwhile, and the time slice was the
+ * context's own. */
 bool xpu_probe_waited(const struct xpu_tracker *tracker, const struct xpu_time_point *probe) {
     unsigned count = tracker->ended_count < XPU_TRACKER_ENDED ? tracker->ended_count : XPU_TRACKER_ENDED;
     for (unsigned i = 0; i < count; i++)
@@ -201,9 +201,9 @@ void xpu_timeline_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker
 void xpu_timeline_begin(struct xpu_timeline *timeline, struct xpu_tracker *tracker, bool probes) {
     timeline->count = 0;
     timeline->reference = (struct xpu_reference){0};
-    /* Where no work is left a probe tells nothing, and takes a turn of the device for itself: two switches
-     * between contexts. Whether there is takes one call of the driver as a rule: a probe whose time depended
-     * on what has just happened would find the context at its turn too often, or too seldom. */
+    /* Where no work is left a probe tells nothing, and takes a time slice of the device for itself: two
+     * switches between contexts. Whether there is takes one call of the driver as a rule: a probe whose time
+     * depended on what has just happened would find the context running too often, or too seldom. */
     bool works = any_may_work(tracker);
     if (works && probes)
         place_probe(tracker);

@@ -26,7 +26,7 @@ struct xpu_time_point {
     int64_t at; /* ns of the device's clock */
     enum xpu_happening what;
     struct xpu_tracked_stream *on;
-    int64_t completed; /* of a probe that took its time; 0: it was at its turn */
+    int64_t completed; /* of a probe that took its time; 0: it did not wait */
 };
 
 /* A probe that is to be the next reference, and when it completed; at 0: none. */
@@ -52,7 +52,7 @@ void xpu_timeline_markers(struct xpu_timeline *timeline, struct xpu_tracker *tra
 void xpu_timeline_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker);
 /* In its place, by its time. */
 void xpu_timeline_add(struct xpu_timeline *timeline, struct xpu_time_point point);
-/* Whether a probe waited for another context's turn. */
+/* Whether a probe waited for another context's time slice. */
 bool xpu_probe_waited(const struct xpu_tracker *tracker, const struct xpu_time_point *probe);
 
 #endif

@@ -11,13 +11,13 @@ enum {
     SURE_NS = 5000000,
     /* By so much a launch may take longer unseen, if it has ended before its marker is recorded. */
     HIDDEN_NS = 30000,
-    /* So many waits of probes tell how long others' turns are. */
+    /* So many waits of probes tell how long others' time slices are. */
     MANY_WAITS = 32,
     /* And of work so short, prediction says more: probes are as far apart. */
     SHORT_NS = 500000,
 };
 
-/* Beside others, what passed and is more than this times what was predicted holds a turn of theirs. */
+/* Beside others, what passed and is more than this times what was predicted holds a time slice of theirs. */
 static const double BELIEVED = 1.7;
 
 static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_sure sure) {
@@ -48,14 +48,14 @@ struct shown {
     bool alone;     /* of late the device was the context's own all the time */
     bool longer;    /* the last launch took much longer than was predicted */
     bool predicted; /* the launches count as `own`, and not as `used` */
-    bool by_turns;  /* and that is of what passed, not of what was predicted */
+    bool by_slices; /* and that is of what passed, not of what was predicted */
     double own;
     enum xpu_cost_sure sure;
 };
 
-/* How long others have the device between two turns of the context, ns; 0: that varies. A probe comes at any
- * time of their turn: it waits for half of it on average. */
-static double others_turn(const struct xpu_tracker *tracker) {
+/* How long others have the device between two time slices of the context, ns; 0: that varies. A probe comes
+ * at any time of their slice: it waits for half of it on average. */
+static double others_slice(const struct xpu_tracker *tracker) {
     bool same = tracker->wait > 0.4 * tracker->longest_wait && tracker->wait < 0.6 * tracker->longest_wait;
     return tracker->waits >= MANY_WAITS && same ? 1.02 * tracker->longest_wait : 0;
 }
@@ -78,13 +78,14 @@ static bool counts_as_predicted(const struct xpu_tracker *tracker, const struct 
 }
 
 /* What the launches have used beside others, which probes are too far apart to tell: what passed, less whole
- * turns of the others where these are all as long; else what was predicted. */
+ * slices of the others where these are all as long; else what was predicted. */
 static double own(const struct xpu_marker *marker, const struct xpu_tracked_stream *on, struct shown *shown,
-                  double turn) {
-    double ns = (double)marker->ns, turns = turn > 0 ? (shown->passed - ns) / turn : 0;
-    double rest = shown->passed - (turns > 0 ? (double)(int64_t)(turns + 0.5) * turn : 0);
-    shown->by_turns = turn > 2 * XPU_IDLE_NS && rest > 0 && !marker->pauses && !marker->past && !on->guessed;
-    if (shown->by_turns)
+                  double slice_ns) {
+    double ns = (double)marker->ns, slices = slice_ns > 0 ? (shown->passed - ns) / slice_ns : 0;
+    double rest = shown->passed - (slices > 0 ? (double)(int64_t)(slices + 0.5) * slice_ns : 0);
+    shown->by_slices =
+        slice_ns > 2 * XPU_IDLE_NS && rest > 0 && !marker->pauses && !marker->past && !on->guessed;
+    if (shown->by_slices)
         return rest;
     return ns < shown->passed ? ns : shown->passed;
 }
@@ -97,13 +98,13 @@ static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_t
         .passed = measure->passed_each - on->passed_before,
         .last = (double)(marker->at - (marker->last + tracker->clocks.offset)) - tracker->delay,
         .others = measure->waited > on->waited_before,
-        .alone = measure->turn > 0.97,
+        .alone = measure->scheduled > 0.97,
     };
     double expected = (double)(marker->expected - marker->last);
     shown.longer = shown.alone && !marker->past && shown.last > expected * 1.5 + XPU_IDLE_NS;
     shown.predicted = counts_as_predicted(tracker, on, marker, shown.passed) && !shown.longer;
     if (shown.predicted)
-        shown.own = own(marker, on, &shown, others_turn(tracker));
+        shown.own = own(marker, on, &shown, others_slice(tracker));
     shown.sure = shown.alone ? XPU_COST_SURE : shown.predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
     return shown;
 }
@@ -157,7 +158,7 @@ static void learn_last(const struct xpu_marker *marker, const struct shown *show
  *
  * But a stream whose launches come slower than they run has pauses; a thread that lost its processor between
  * a launch and its marker marks an end that is long past; and work whose begin was not marked may have waited
- * for its turn first. Then the time that passed is too much, and what was learnt is used. */
+ * for its slice first. Then the time that passed is too much, and what was learnt is used. */
 static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
                          const struct xpu_marker *marker) {
     struct shown shown = shown_by(marker, tracker, on);
@@ -175,7 +176,7 @@ static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream 
         return;
     }
     bool all_is_work = !marker->last_alone && always_worked && !on->guessed;
-    if (shown.by_turns)
+    if (shown.by_slices)
         learn(marker, shown.own, shown.sure);
     else if (marker->last_alone)
         learn_last(marker, &shown, on->guessed);
