@@ -96,8 +96,10 @@ class Collector:
                 return
             error = answer.why if answer.error else ""
             if answer.hung or answer.died:
-                hung, died = "the figures are not known (does the driver answer?):", "the figures are not known:"
-                error = f"{hung if answer.hung else died} {error}"
+                why = "the figures are not known:"
+                if answer.hung:
+                    why = "the figures are not known (does the driver answer?):"
+                error = f"{why} {error}"
             self._answered(b"" if error else answer.values[0], error)
 
     def close(self) -> None:
