@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,16 +32,13 @@ SLEEP = ["sleep", "1000"]
 
 # Locked.
 
-_HOLDERS = {
-    "lock file": "import fcntl, sys; f = open(sys.argv[1] + '.lock', 'r+'); fcntl.flock(f, fcntl.LOCK_EX)",
-    "database": "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('BEGIN EXCLUSIVE')",
-}
+_HOLD = "import fcntl, sys; f = open(sys.argv[1] + '.lock', 'r+'); fcntl.flock(f, fcntl.LOCK_EX)"
 
 
 @contextmanager
-def stuck_holder(node: Node, what: str) -> Iterator[int]:
+def stuck_holder(node: Node) -> Iterator[int]:
     """A process that has the ledger locked and does not go on; its number."""
-    code = _HOLDERS[what] + "; import time; print(flush=True); time.sleep(1000)"
+    code = _HOLD + "; import time; print(flush=True); time.sleep(1000)"
     command: list[str | Path] = [sys.executable, "-c", code, node.run_dir / "ledger.db"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -57,20 +55,24 @@ def timed(function: Callable[[], subprocess.CompletedProcess[str]]) -> tuple[flo
     return time.monotonic() - started, done.returncode, done.stderr
 
 
-@pytest.mark.parametrize(("mode", "what"), [("hook", "lock file"), ("spec", "database")])
 def test_a_stuck_holder_is_named_to_who_starts_and_stops_nobody_from_ending(
-    node: Node, bundles: Bundles, mode: str, what: str
+    node: Node, bundles: Bundles
 ) -> None:
-    node.configure(f"mode: {mode}")
+    """Starts wait for half a minute: those of both modes, and the end, at once."""
     node.sim("1xT4-R580")
     log = node.folder / "log"
     log_options = ("--log", log, "--log-format", "json")
     first = node.start(bundles("XPU_MEM=4G", args=SLEEP), *log_options)
-    second = bundles("XPU_MEM=4G", args=SLEEP)
-    with stuck_holder(node, what) as pid, ThreadPoolExecutor() as at_once:
-        start = at_once.submit(
-            timed, lambda: node.oci("create", "--bundle", second, second.name, timeout=120)
-        )
+
+    def create(mode: str, bundle: Path) -> subprocess.CompletedProcess[str]:
+        config = node.folder / f"{mode}.yaml"
+        config.write_text(f"mode: {mode}")
+        env = {**node.environ, "XPU_CONFIG": str(config)}
+        return node.oci("create", "--bundle", bundle, bundle.name, timeout=120, env=env)
+
+    waiting = {mode: bundles("XPU_MEM=4G", args=SLEEP) for mode in ("hook", "spec")}
+    with stuck_holder(node) as pid, ThreadPoolExecutor() as at_once:
+        starts = [at_once.submit(timed, partial(create, *each)) for each in waiting.items()]
         end = at_once.submit(timed, lambda: node.oci("delete", "--force", first, timeout=120))
         seconds, status, told = end.result()
         assert (status, told) == (0, "")
@@ -79,13 +81,14 @@ def test_a_stuck_holder_is_named_to_who_starts_and_stops_nobody_from_ending(
         (warning,) = [entry["msg"] for entry in log_entries(log, "json") if entry["level"] == "warning"]
         assert f"process {pid} (" in warning
         assert f"container {first} keeps its slices" in warning
-        seconds, status, told = start.result()
-        assert status == 1
-        assert seconds < 60
-        assert "ledger.db is locked: waited 2" in told
-        assert f"s for process {pid} ({sys.executable} -c" in told
-        assert f"if it hangs, end it: kill -9 {pid}" in told
-        assert not (node.state_root / second.name).exists()
+        for start in starts:
+            seconds, status, told = start.result()
+            assert status == 1
+            assert seconds < 60
+            assert "ledger.db is locked: waited 2" in told
+            assert f"s for process {pid} ({sys.executable} -c" in told
+            assert f"if it hangs, end it: kill -9 {pid}" in told
+    assert not any((node.state_root / bundle.name).exists() for bundle in waiting.values())
     # What was left to reaping is free.
     assert node.run(bundles("XPU_MEM=15G")).returncode == 0
     assert node.grants() == []

@@ -94,38 +94,6 @@ def test_a_limit_that_is_left_is_lifted(node: Node, bundles: Bundles) -> None:
     assert node.grants() == [] and left(node) == []
 
 
-def test_a_container_of_the_same_id_and_bundle_under_another_root_keeps_its_slice(
-    node: Node, bundles: Bundles
-) -> None:
-    node.sim("1xT4")
-    bundle = bundles("XPU_MEM=1G", args=SLEEP)
-    spec = json.loads((bundle / "config.json").read_text())
-    node.start(bundle)
-    (first,) = node.grants()
-    other = node.folder / "other-state"
-    spec["linux"]["cgroupsPath"] += "-other"
-    (bundle / "config.json").write_text(json.dumps(spec))
-    words: list[str | Path] = [node.runtime, "--root", other]
-    try:
-        subprocess.run(
-            [*words, "create", "--bundle", bundle, bundle.name],
-            env=node.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            check=True,
-            timeout=60,
-        )
-        assert len(node.grants()) == 2
-        node.remove(bundle.name)
-        (second,) = node.grants()
-        assert second.id > first.id
-        assert Path(second.cgroup).is_dir()
-    finally:
-        subprocess.run([*words, "delete", "--force", bundle.name], env=node.environ, check=True, timeout=60)
-    assert node.grants() == [] and left(node) == []
-    assert kinds(node) == ["granted", "granted", "released", "released"]
-
-
 @DRIVERS
 def test_an_end_killed_at_any_instant_leaves_a_grant_that_the_next_start_takes_back(
     node: Node, bundles: Bundles, topology: str

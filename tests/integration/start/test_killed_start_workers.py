@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,14 +69,25 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
     until(lambda: refused - 1 <= failed() <= refused, "the events have them")
 
 
+#: The number of flock on x86-64, as /proc/PID/syscall has it.
+_FLOCK = "73 "
+
+
 @contextmanager
-def held_at_its_call(node: Node, bundle: Path, seconds: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The caller of a start whose worker takes so many seconds more to lock its first file."""
+def held_at_its_call(
+    node: Node, bundle: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]]:
+    """The caller of a start whose worker is held where it locks its first file, and what holds it: the
+    worker goes on when that is killed."""
     pids = workers_of(node)[1:]
+
+    def is_held() -> bool:
+        return any(Path(f"/proc/{pid}/syscall").read_text().startswith(_FLOCK) for pid in pids)
+
     with subprocess.Popen(
         [
             *("strace", "-qq", "-o", os.devnull, "-e", "trace=flock"),
-            *("-e", f"inject=flock:delay_enter={seconds}s:when=1"),
+            *("-e", "inject=flock:delay_enter=60s:when=1"),
             *(word for pid in pids for word in ("-p", str(pid))),
         ]
     ) as tracer:
@@ -85,9 +95,9 @@ def held_at_its_call(node: Node, bundle: Path, seconds: int) -> Iterator[subproc
         caller = subprocess.Popen(
             node.command("run", "--bundle", bundle, bundle.name), env=node.environ, stderr=subprocess.DEVNULL
         )
-        time.sleep(3)  # nothing tells from outside that the worker waits
-        yield caller
-        tracer.terminate()
+        until(is_held, "the worker is at its call")
+        yield caller, tracer
+        tracer.kill()
 
 
 def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
@@ -103,9 +113,10 @@ def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
     def kinds() -> list[str]:
         return [json.loads(line)["event"] for line in node.xpu("events", "--json").stdout.splitlines()]
 
-    with held_at_its_call(node, bundle, 6) as caller:
+    with held_at_its_call(node, bundle) as (caller, tracer):
         caller.kill()
         caller.wait()
+        tracer.kill()
         until(lambda: kinds() == ["granted", "released", "failed"], "the call has ended")
     assert (bundle / "config.json").read_bytes() == before
     assert node.grants() == []
@@ -117,11 +128,12 @@ def test_a_worker_that_is_lost_after_its_agent_is_an_event(
     with_card(node, "1xT4-R580")
     service = start_agent()
     workers_are_there(node)
-    with held_at_its_call(node, bundles("XPU_MEM=1G"), 20) as caller:
+    with held_at_its_call(node, bundles("XPU_MEM=1G")) as (caller, tracer):
         service.end(signal.SIGTERM)
         # Those that were at no call have ended.
         until(lambda: len(workers_of(node)) == 2, "one is at its call")
         os.kill(workers_of(node)[1], signal.SIGKILL)
+        tracer.kill()
         assert caller.wait() != 0
 
     def failed() -> list[str]:
