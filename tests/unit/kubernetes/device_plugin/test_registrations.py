@@ -1,0 +1,234 @@
+"""What is registered with the kubelet, and what the kubelet says that it has given."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from support.stand_in_kubelet import Kubelet, running, until
+from xpu_runtime.kubernetes.device_plugin import kubelet
+from xpu_runtime.kubernetes.device_plugin.allocated_ids import PodResourcesReader
+from xpu_runtime.kubernetes.device_plugin.offer import Offer
+from xpu_runtime.kubernetes.device_plugin.server import Calls, Served, pool
+from xpu_runtime.kubernetes.resources import MEMORY
+
+
+@pytest.fixture
+def there() -> Iterator[Kubelet]:
+    """Not in pytest's folders: their names leave a socket's path no room."""
+    with running() as found:
+        yield found
+
+
+def registrations(
+    there: Kubelet,
+    served: dict[str, Served],
+    threads: ThreadPoolExecutor,
+    log: Callable[[str], None],
+    status: Callable[[], tuple[float, dict[str, str]] | None] = lambda: None,
+) -> kubelet.Registrations:
+    calls = cast(Calls, SimpleNamespace(allocate=None, pre_start=None))
+    return kubelet.Registrations(str(there.plugins), served, calls, lambda *_: None, threads, log, status)
+
+
+def looked(found: kubelet.Registrations) -> kubelet.Registrations:
+    """After a look, of which the plugin has one each second: a kubelet on a busy machine may not answer the
+    first time."""
+    found.look()
+    return found
+
+
+def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(there: Kubelet) -> None:
+    """What the Node's status tells is old: whole cards that have just become free are in none yet."""
+    served, threads = Served(), pool()
+    served.tell(Offer(("a-0",), frozenset()))
+    read_at = time.monotonic()
+
+    def status() -> tuple[float, dict[str, str]]:
+        return read_at, {"example.com/a": "0"}
+
+    found = registrations(there, {"example.com/a": served}, threads, print, status)
+    try:
+        until(lambda: looked(found).is_registered, "it is registered")
+        before = found.registered
+        read_at = time.monotonic() + 2 * kubelet._STATUS_S
+        assert looked(found).registered == before  # true: it offers none
+        read_at = time.monotonic()
+        served.tell(Offer(("a-0",), frozenset(["a-0"])))
+        assert looked(found).registered == before
+        # Written before, perhaps, and read only now, as after an outage of the API server.
+        read_at = time.monotonic() + 2 * kubelet._STATUS_S
+        assert looked(found).registered == before
+        read_at += kubelet._STATUS_S + 1
+        until(lambda: looked(found).registered > before, "it is registered again")
+    finally:
+        found.close()
+        threads.shutdown()
+
+
+def test_a_kubelet_that_is_dead_or_whose_socket_was_touched_has_dropped_nothing(
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+) -> None:
+    monkeypatch.setattr(kubelet, "_UNWATCHED_S", 0.2)
+    served = Served()
+    served.tell(Offer(("a-0",), frozenset(["a-0"])))
+    threads, log = pool(), list[str]()
+    found = registrations(there, {"example.com/a": served}, threads, log.append)
+    try:
+        until(lambda: looked(found).is_registered, "it is registered")
+        before, paths = found.registered, list(there.plugins.iterdir())
+        os.chmod(there.plugins / "kubelet.sock", 0o700)
+        found.look()
+        assert found.registered == before
+        # Killed, it leaves its socket as it is.
+        identity = kubelet._identity(str(there.plugins / "kubelet.sock"))
+        there.stop()
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(there.plugins / "kubelet.sock"))
+        with monkeypatch.context() as patch:
+            patch.setattr(kubelet, "_identity", lambda _: identity)
+            log.clear()
+            until(lambda: looked(found) and "no kubelet listens" in "".join(log), "it is said")
+        assert not any("dropped" in line for line in log)
+        assert sorted(there.plugins.iterdir()) == sorted(paths)
+        there.start()
+        until(lambda: looked(found).is_registered, "it is registered again")
+    finally:
+        found.close()
+        threads.shutdown()
+
+
+def test_what_the_kubelet_has_given_holds_while_it_does_not_answer(there: Kubelet) -> None:
+    found = PodResourcesReader(str(there.pod_resources), [MEMORY])
+    there.given["default", "a", "main", MEMORY] = ["x"]
+    assert found.ask().ids(MEMORY) == frozenset({"x"})
+    there.stop()
+    with pytest.raises(kubelet.KubeletError):
+        found.ask()
+    assert found.last.ids(MEMORY) == frozenset({"x"})
+
+
+def test_those_who_ask_a_slow_kubelet_share_its_next_answer(
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+) -> None:
+    found, asked = PodResourcesReader(str(there.pod_resources), [MEMORY]), list[float]()
+    pods, may_answer = kubelet.pods, threading.Event()
+
+    def slow(path: str) -> tuple[Any, ...]:
+        asked.append(time.monotonic())
+        may_answer.wait(30)
+        if len(asked) == 4:
+            raise kubelet.KubeletError("it does not answer")
+        return pods(path)
+
+    monkeypatch.setattr(kubelet, "pods", slow)
+    with ThreadPoolExecutor(20) as threads:
+        first = threads.submit(found.ask)
+        until(lambda: asked, "the first asks")
+        there.given["default", "a", "main", MEMORY] = ["x"]
+        later = [threads.submit(found.ask) for _ in range(15)]
+        until(lambda: len(found._turn._waiters) == 15, "they wait")  # type: ignore[attr-defined]
+        may_answer.set()
+        assert first.result(30).is_known
+        assert {each.result(30).ids(MEMORY) for each in later} == {frozenset({"x"})}
+        assert len(asked) == 2
+        # Those that share one which fails all hear of it, and the next asks again.
+        may_answer.clear()
+        first = threads.submit(found.ask)
+        until(lambda: len(asked) == 3, "one asks again")
+        later = [threads.submit(found.ask) for _ in range(15)]
+        until(lambda: len(found._turn._waiters) == 15, "they wait")  # type: ignore[attr-defined]
+        may_answer.set()
+        assert first.result(30).is_known
+        assert {str(each.exception(30)) for each in later} == {"it does not answer"}
+        assert found.ask().ids(MEMORY) == frozenset({"x"})
+        assert len(asked) == 5
+
+
+def test_a_kubelet_that_answers_too_late_has_taken_what_it_follows(
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+) -> None:
+    """Registered once more, a kubelet of 1.25 to 1.36 would follow two lists, and each takes a thread."""
+    call, late = kubelet._call, list[str]()
+
+    def answers_late(path: str, method: str, *rest: Any) -> Any:
+        answer = call(path, method, *rest)
+        late.append(method)
+        if len(late) == 1:
+            until(lambda: there.healthy("example.com/a"), "it follows the list")
+            raise kubelet.KubeletError("the kubelet does not answer")
+        return answer
+
+    monkeypatch.setattr(kubelet, "_call", answers_late)
+    served, threads, log = Served(), pool(), list[str]()
+    served.tell(Offer(("a-0",), frozenset(["a-0"])))
+    found = registrations(there, {"example.com/a": served}, threads, log.append)
+    try:
+        until(lambda: looked(found).is_registered, "it is registered")
+        assert there.registered == ["example.com/a"]
+        # What went wrong is said once, and that it is well again.
+        told = "the kubelet is there again, and follows all lists"
+        assert log == ["the kubelet does not answer; it is tried again each second", told]
+        os.rename(there.plugins / "kubelet.sock", there.plugins / "moved")
+        for _ in range(2):
+            found.look()
+        os.rename(there.plugins / "moved", there.plugins / "kubelet.sock")
+        for _ in range(2):
+            found.look()
+        assert [line.split(":")[0] for line in log[2:]] == ["there is no kubelet", told]
+        assert there.registered == ["example.com/a"]
+    finally:
+        found.close()
+        threads.shutdown()
+
+
+def test_what_the_nodes_status_has_nothing_of_is_registered_again(
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+) -> None:
+    """A kubelet of 1.20 goes on following the list of a plugin in whose place another one came, and has ended
+    since."""
+    monkeypatch.setattr(kubelet, "_STATUS_S", 0.1)
+    served, none = Served(), Served()
+    served.tell(Offer(("a-0", "a-1"), frozenset(["a-1"])))
+    none.tell(Offer(("b-0",), frozenset()))
+    amounts = {"example.com/a": "1", "example.com/b": "0"}
+    threads, log = pool(), list[str]()
+
+    def say(line: str) -> None:
+        print(line)  # what a failure shows
+        log.append(line)
+
+    both = {"example.com/a": served, "example.com/b": none}
+    found = registrations(there, both, threads, say, status=lambda: (time.monotonic(), amounts))
+
+    def is_registered() -> bool:
+        return looked(found).is_registered and there.healthy("example.com/a") == 1
+
+    try:
+        until(is_registered, "it is registered")
+        time.sleep(0.2)
+        before = found.registered
+        found.look()
+        assert found.registered == before
+        there.registered.clear()
+        amounts["example.com/a"] = "0"
+        until(lambda: looked(found) and there.registered, "it is registered again")
+        assert there.registered == ["example.com/a"]  # that of which it offers something
+        assert "the kubelet has dropped example.com/a: does another plugin offer it here?" in log
+        # Not all the time: the status takes its time.
+        until(is_registered, "it is registered again")
+        time.sleep(0.2)
+        before = found.registered
+        found.look()
+        assert found.registered == before
+    finally:
+        found.close()
+        threads.shutdown()

@@ -1,0 +1,208 @@
+"""kubernetes/access.py: where the API server is, and who we are."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.kubernetes_api import ApiServer
+from unit.kubernetes.test_api import PODS, name
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.kubernetes import access
+from xpu_runtime.kubernetes.api import Api, ApiError
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and certificates by it for a server `api.test` and a client."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", "-days", "9")
+    for who in ("server", "client"):
+        openssl("req", *new, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
+        (folder / "names").write_text("subjectAltName=DNS:api.test")
+        signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "9", "-extfile", "names")
+        openssl("x509", "-req", "-in", f"{who}.csr", "-out", f"{who}.crt", *signed)
+    return folder
+
+
+@pytest.fixture
+def tls(api_server: ApiServer, certificates: Path) -> ApiServer:
+    """The same server with TLS, that asks for a client's certificate."""
+    assert api_server._server is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    context.load_verify_locations(certificates / "ca.crt")
+    context.verify_mode = ssl.CERT_REQUIRED
+    api_server._server.socket = context.wrap_socket(api_server._server.socket, server_side=True)
+    return api_server
+
+
+def test_connecting_and_the_answer_have_one_limit_together(certificates: Path, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+
+        def serve() -> None:
+            connection, _ = slow.accept()
+            time.sleep(0.6)
+            with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as tls:
+                tls.recv(1 << 16)
+                time.sleep(0.6)
+                tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        cluster = {
+            "server": f"https://127.0.0.1:{slow.getsockname()[1]}",
+            "tls-server-name": "api.test",
+            "certificate-authority": str(certificates / "ca.crt"),
+        }
+        # Each of the two takes less than that.
+        with pytest.raises(ApiError, match=r"no answer in time|timed out|took too long"):
+            Api(access.find(kubeconfig(tmp_path, cluster, {"token": "t"}))).post("/api", {}, seconds=0.9)
+        thread.join()
+
+
+def kubeconfig(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> str:
+    file = folder / "kubeconfig"
+    document = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "team"}}],
+        "clusters": [{"name": "k", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+    }
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_certificates_of_a_kubeconfig_are_used(
+    tls: ApiServer, certificates: Path, tmp_path: Path, inline: bool
+) -> None:
+    def entry(key: str, file: str) -> dict[str, str]:
+        if inline:
+            return {f"{key}-data": base64.b64encode((certificates / file).read_bytes()).decode()}
+        return {key: str(certificates / file)}
+
+    cluster = {
+        "server": f"https://127.0.0.1:{tls.port}",
+        "tls-server-name": "api.test",
+        **entry("certificate-authority", "ca.crt"),
+    }
+    user = {**entry("client-certificate", "client.crt"), **entry("client-key", "client.key")}
+    found = access.find(kubeconfig(tmp_path, cluster, user))
+    assert found.namespace == "team"
+    assert Api(found).list(PODS, name)[0] == []
+    del cluster["tls-server-name"]
+    with pytest.raises(ApiError, match=r"cannot be reached.*CERTIFICATE"):
+        Api(access.find(kubeconfig(tmp_path, cluster, user))).list(PODS, name)
+
+
+def test_authorities_that_clusters_have_made_for_years_are_taken(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = ssl.create_default_context
+
+    def strict(**options: Any) -> ssl.SSLContext:
+        """As Python 3.13 makes it."""
+        context = make(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    context = access._context(str(certificates / "ca.crt"))
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert context.verify_mode == ssl.CERT_REQUIRED and context.check_hostname
+
+
+def test_a_command_of_a_kubeconfig_prints_the_token(api_server: ApiServer, tmp_path: Path) -> None:
+    script = tmp_path / "token.sh"
+    script.write_text(
+        '#!/bin/sh\ncase "$KUBERNETES_EXEC_INFO" in *v1beta1*) ;; *) exit 3;; esac\n'
+        'echo "{\\"status\\": {\\"token\\": \\"$1$NAME\\"}}"\n'
+    )
+    script.chmod(0o755)
+    command = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "./token.sh",
+        "args": ["a"],
+        "env": [{"name": "NAME", "value": "b"}],
+    }
+    api_server.token = "ab"
+    file = kubeconfig(tmp_path, {"server": api_server.url}, {"exec": command})
+    assert Api(access.find(file)).list(PODS, name)[0] == []
+    command["apiVersion"] = "other"
+    with pytest.raises(ApiError, match=r"token\.sh.* failed with 3"):
+        Api(access.find(kubeconfig(tmp_path, {"server": api_server.url}, {"exec": command}))).list(PODS, name)
+
+
+def test_a_pod_uses_its_service_account(
+    monkeypatch: pytest.MonkeyPatch, certificates: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
+    (tmp_path / "token").write_text("abc\n")
+    (tmp_path / "namespace").write_text("xpu")
+    found = access.in_cluster(str(tmp_path))
+    assert (found.host, found.port, found.token(), found.namespace) == ("fd00::1", 6443, "abc", "xpu")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "problem"),
+    [
+        ({"server": "api.test:6443"}, {}, "not the URL"),
+        ({"server": "https://a", "certificate-authority-data": "%%"}, {}, "is not base64"),
+        ({"server": "https://a", "certificate-authority": "/none/ca"}, {}, "/none/ca cannot be read"),
+        ({"server": "https://a", "certificate-authority-data": "YQ=="}, {}, "no usable certificate"),
+        ({"server": "https://a", "proxy-url": "http://p"}, {}, "proxy-url is not supported"),
+        ({"server": "https://a"}, {"username": "u"}, "username, which is not supported"),
+        ({"server": "https://a"}, {"auth-provider": {}, "token": "t"}, "auth-provider, which is not"),
+    ],
+)
+def test_what_is_wrong_with_a_kubeconfig_is_said(
+    tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        access.find(kubeconfig(tmp_path, cluster, user))
+
+
+def test_several_files_are_one_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text('{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}]}')
+    two.write_text(
+        '{"current-context": "d", "clusters": [{"name": "k", "cluster": {"server": "http://a:1"}}]}'
+    )
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{tmp_path / 'none'}:{two}")
+    assert (access.find().host, access.find().port) == ("a", 1)
+    monkeypatch.setenv("KUBECONFIG", str(one))
+    with pytest.raises(ConfigError, match="there is no cluster 'k'"):
+        access.find()
+    one.write_text("]")
+    with pytest.raises(ConfigError, match="is not a kubeconfig"):
+        access.find()
+
+
+def test_without_any_configuration_it_is_said_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"no KUBECONFIG, no service account.*--kubeconfig"):
+        access.find()
