@@ -1,0 +1,291 @@
+"""Replicas of the extender: who leads, who passes on, who takes over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from support.kubernetes_objects import Json, node, pod
+from support.scheduling_api import ApiServer
+from unit.kubernetes.replica import (
+    PATIENCE_S,
+    QUICK,
+    Electing,
+    Replica,
+    bindings,
+    create,
+    until,
+)
+from xpu_runtime.kubernetes.api import Api, ApiError
+from xpu_runtime.kubernetes.extender import following
+from xpu_runtime.kubernetes.extender.binding import ASSUMED_S, BIND_S
+from xpu_runtime.kubernetes.extender.cluster import Cluster
+from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
+from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
+from xpu_runtime.kubernetes.threads import Threads
+
+
+class Behind(Api):
+    """A client whose watch of pods brings nothing while `held` is set, and breaks off where `broken` is."""
+
+    def __init__(self, api: ApiServer) -> None:
+        super().__init__(api.client().access)
+        self.held, self.broken = threading.Event(), threading.Event()
+
+    def watch(self, *args: Any, **kwargs: Any) -> Generator[Json, None, None]:
+        if self.broken.is_set():
+            raise ApiError("the watch is refused")
+        for event in super().watch(*args, **kwargs):
+            while self.held.is_set():
+                time.sleep(0.005)
+            if self.broken.is_set():
+                raise ApiError("the watch broke off")
+            yield event
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_who_does_not_lead_passes_on_to_the_one_that_does(
+    tls: bool, api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    electing = Electing(api, replicas, tls=tls)
+    first = electing.make("first")
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    second = electing.make("second")
+    until(lambda: electing.leaderships[1].leader_url, "the second knows who leads")
+    assert not electing.leaderships[1].is_leading
+    assert second.bind(asking) == ""
+    assert second.fits(pod("q", mem=13)) == []
+    assert 'verb="bind"} 1.0' in first.status("/metrics")[1]
+    assert 'xpu_extender_passed_on_total{answered="yes"} 2.0' in second.status("/metrics")[1]
+
+
+def test_a_bind_that_is_passed_on_to_one_that_does_not_lead_is_not_refused_by_it(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    electing = Electing(api, replicas)
+    electing.make("first")
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    second = electing.make("second")
+
+    with pytest.raises(LeaderUnreachable, match="status 503"):
+        PassingOn(None).ask(f"http://127.0.0.1:{second.port}", "/bind", b"{}")
+
+    assert second.bind(asking) == ""
+
+
+def test_a_leader_that_ends_gives_the_lease_back_and_another_goes_on(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    pods = [pod("p", mem=10), pod("q", mem=10)]
+    create(api, node("n1"), *pods)
+    electing = Electing(api, replicas)
+    first = electing.make("first")
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    second = electing.make("second")
+    assert first.bind(pods[0]) == ""
+    first.extender.stop()
+    assert not electing.leaderships[0].is_leading
+    assert api.kinds["leases"].by_name["xpu-extender"]["spec"]["holderIdentity"] == ""
+    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    assert "asked" in second.bind(pods[1])
+
+
+def test_a_lease_that_is_gone_is_told_with_what_to_do_and_taken_when_it_is_there_again(
+    api: ApiServer, replicas: Callable[..., Replica], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    api.delete("leases", "xpu-extender")
+    electing = Electing(api, replicas, until_ready=False)
+    one = electing.make("first")
+    said = ""
+
+    def is_told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "apply the manifests again, it is one of them" in said
+
+    until(is_told, "it says what to do")
+    assert not electing.leaderships[0].is_leading
+    assert ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases") not in api.asked
+    api.set("leases", "xpu-extender", {})
+    until(lambda: electing.leaderships[0].is_leading, "it leads")
+    assert one.bind(asking) == ""
+
+
+class LosesAnAnswer(Api):
+    """A client whose first change of the Lease while `loses` is set is carried out, and not answered."""
+
+    loses = False
+
+    def put(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().put(*args, **kwargs)
+        if self.loses:
+            self.loses = False
+            raise ApiError("the answer was lost")
+        return found
+
+
+def test_who_gets_the_lease_again_without_an_answer_reads_what_another_has_bound(api: ApiServer) -> None:
+    client, read = LosesAnAnswer(api.client().access), list[int]()
+    one = Leadership(client, "kube-system", "xpu-extender", "one", "", print, QUICK)
+    one.start(Threads("it", lambda: None), lambda: True, lambda: read.append(1))
+    until(lambda: one.is_leading, "it leads")
+    # Another leads, binds, and ends in order, between two looks: as if nobody had.
+    with api.changed:
+        client.loses = True
+        api.kinds["leases"].by_name["xpu-extender"]["spec"]["holderIdentity"] = ""
+        one._until = time.monotonic() - 1
+    until(lambda: not client.loses and one.is_leading, "it leads again")
+    one.stop()
+    assert len(read) == 2
+
+
+def test_one_that_is_started_again_in_the_place_of_a_leader_that_was_killed_leads_at_once(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    asking = pod("p", mem=4)
+    lease = {"holderIdentity": "same", "leaseDurationSeconds": 600, "renewTime": "x"}
+    create(api, node("n1"), asking)
+    api.set("leases", "xpu-extender", {"metadata": {}, "spec": lease})
+    electing = Electing(api, replicas)
+    assert electing.make("same").bind(asking) == ""
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_takes_over(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    electing = Electing(api, replicas)
+    cut_off = threading.Event()
+    first = electing.make("first", cut_off)
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    cut_off.set()
+    second = electing.make("second")
+    led_together = False
+
+    def second_leads() -> bool:
+        nonlocal led_together
+        led = [each.is_leading for each in electing.leaderships]
+        led_together |= all(led)
+        return led[1]
+
+    until(second_leads, "the second leads")
+    assert not led_together
+    cut_off.clear()
+    until(lambda: electing.leaderships[0].leader_url, "the first knows who leads")
+    assert first.bind(asking) == ""  # by the second
+    assert "bound" in second.status("/metrics")[1]
+
+
+def test_who_takes_over_knows_what_was_bound_though_its_watch_is_behind(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    pods = [pod("p", mem=10), pod("q", mem=10)]
+    create(api, node("n1"), *pods)
+    electing, behind = Electing(api, replicas), Behind(api)
+    first = electing.make("first")
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    second = electing.make("second", asks=behind)
+    behind.held.set()
+    assert first.bind(pods[0]) == ""
+    first.extender.stop()
+    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    assert "6 GiB free, 10 GiB asked" in second.bind(pods[1])
+    behind.held.clear()
+
+
+def test_who_does_not_know_what_happens_is_not_ready_and_lets_another_lead(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    electing, behind = Electing(api, replicas), Behind(api)
+    first = electing.make("first", asks=behind)
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    second = electing.make("second")
+    assert not electing.leaderships[1].is_leading
+    monkeypatch.setattr(following, "BLIND_S", 0.1)
+    behind.broken.set()
+    create(api, pod("other"))  # an event, with which its watch breaks off
+    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    status, words = first.status("/readyz")
+    assert status == 503
+    assert "pods: the watch" in words
+    assert second.bind(asking) == ""
+    behind.broken.clear()
+    until(lambda: first.is_ready, "the first knows again what happens")
+
+
+def test_a_watch_that_cannot_go_on_ends_the_replica(
+    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    create(api, node("n1"))
+    one = replicas(end=ended.set)
+    monkeypatch.setattr(Cluster, "set_node", lambda *_: 1 / 0)
+    create(api, node("n2"))
+    assert ended.wait(PATIENCE_S)
+    assert "division by zero" in str(one.extender.failed)
+    assert one.status("/readyz")[0] == 503
+
+
+class Losing(Alone):
+    """Leads, for as often as it is still to say so."""
+
+    left = 1_000_000
+
+    @property
+    def is_leading(self) -> bool:  # type: ignore[override]
+        self.left -= 1
+        return self.left >= 0
+
+
+def test_who_stops_leading_while_it_decides_binds_nothing_and_keeps_no_place(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    asking = pod("p", mem=16)
+    create(api, node("n1"), asking)
+    # It leads when the request comes, and when it decides, and not any more when it is to bind.
+    losing = Losing()
+    one = replicas(losing)
+    losing.left = 2
+    assert "does not lead any more" in one.bind(asking)
+    assert bindings(api) == 0
+    assert one.fits(pod("q", mem=16)) == ["n1"]
+
+
+def test_without_the_leader_filters_are_answered_and_binds_are_refused(
+    api: ApiServer, replicas: Callable[..., Replica]
+) -> None:
+    asking = pod("p", mem=4)
+    create(api, node("n1"), asking)
+    gone = {
+        "metadata": {
+            "name": "xpu-extender",
+            "annotations": {"yoyoworks.com/xpu-extender": "http://127.0.0.1:9"},
+        },
+        "spec": {"holderIdentity": "gone", "leaseDurationSeconds": 600, "renewTime": "x"},
+    }
+    api.set("leases", "xpu-extender", gone)
+    electing = Electing(api, replicas)
+    one = electing.make("second")
+    assert electing.leaderships[0].leader_url  # it is ready once it knows who leads
+    assert one.fits(asking) == ["n1"]
+    assert "does not lead" in one.bind(asking)
+    assert bindings(api) == 0
+
+
+def test_a_bind_ends_before_another_replica_may_take_over() -> None:
+    times = Times()
+    assert times.renew + BIND_S < times.lease
+    assert times.lease < ASSUMED_S
