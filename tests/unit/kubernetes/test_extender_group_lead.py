@@ -1,0 +1,96 @@
+"""What is held for groups ends with the lead, and with the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from support import REPOSITORY
+from support.kubernetes_objects import node, pod
+from support.scheduling_api import ApiServer
+from unit.kubernetes.replica import KEYS, Door, Electing, Replica, create, until
+from unit.kubernetes.test_extender_groups import Asking, given, member, members, metric
+
+
+def test_a_replica_that_does_not_lead_holds_nothing() -> None:
+    asking, one = Asking(node("n1"), node("n2")), member("p", mem=16)
+    asking.leads = False
+    assert asking.fits(one, "n1", "n2") == ["n1", "n2"]
+    assert asking.held() == 0
+
+
+def test_what_is_held_ends_with_the_lead(api: ApiServer, replicas: Callable[..., Replica]) -> None:
+    pods = members(2, mem=10)
+    create(api, node("n1", 2), *pods)
+    electing, cut_off = Electing(api, replicas), threading.Event()
+    first = electing.make("first", cut_off)
+    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    assert [first.fits(each) for each in pods] == [["n1"]] * 2
+    assert metric(first, "held") == 2
+    cut_off.set()
+    second = electing.make("second")
+    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    until(lambda: metric(first, "held") == 0, "the first has let go")
+    # The binds come to the second, which has not been asked about them.
+    assert [second.bind(each) for each in pods] == ["", ""]
+    assert given(api, *pods) == [10, 10]
+
+
+class Process(Door):
+    """An extender in a process of its own, which can be killed."""
+
+    def __init__(self, api: ApiServer, folder: Path) -> None:
+        keys, config = folder / "keys", folder / "config"
+        keys.write_text(f"k {KEYS['k'].hex()}\n")
+        clusters = [{"name": "t", "cluster": {"server": f"http://127.0.0.1:{api.port}"}}]
+        contexts = [{"name": "t", "context": {"cluster": "t"}}]
+        config.write_text(json.dumps({"clusters": clusters, "contexts": contexts, "current-context": "t"}))
+        command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender"]
+        options = ["--listen=127.0.0.1:0", "--status-listen=127.0.0.1:0", "--no-leader-election"]
+        self._process = subprocess.Popen(
+            [*command, *options, f"--kubeconfig={config}", f"--keys={keys}"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+        )
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        assert "serves port" in line
+        self.port, self.status_port = map(int, line.rsplit("port ", 1)[1].split(", "))
+        until(lambda: self.is_ready, "it is ready")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_an_extender_that_is_killed_between_filter_and_bind_gives_nothing_twice_and_holds_nothing(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    pods, other = members(3, mem=10), pod("other", mem=10)
+    create(api, node("n1", 3), *pods, other)
+    one = Process(api, tmp_path)
+    try:
+        assert [one.fits(each) for each in pods] == [["n1"]] * 3
+        assert one.fits(other) == []
+        assert one.bind(pods[0]) == ""
+        one.kill()
+        one = Process(api, tmp_path)
+        assert (metric(one, "held"), metric(one, "bound")) == (0, 1)
+        # What was held is forgotten, so a pod that is asked about now may come before the group.
+        assert one.fits(other) == ["n1"]
+        assert one.bind(other) == ""
+        assert [one.bind(each) for each in pods[1:]] == [
+            "",
+            "node n1: GPUs 0-2 each 6 GiB free, 10 GiB asked; the nearest request that fits now: "
+            "yoyoworks.com/xpu-mem: 6",
+        ]
+        assert given(api, *pods, other) == [10, 10, 10]
+        assert metric(one, "held") == 0
+    finally:
+        one.kill()
