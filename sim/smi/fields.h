@@ -1,53 +1,71 @@
 /*
- * Inside nvidia-smi: what the files with its values share: how a value is read, and how a table says where it
- * goes.
+ * Inside nvidia-smi: its values, and in which outputs each is. An output goes through these tables and knows
+ * no value by itself.
  */
 #ifndef XPU_SIM_SMI_FIELDS_H
 #define XPU_SIM_SMI_FIELDS_H
 
-#include "smi.h"
+#include "library.h"
 
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
+/* What a field is read of: a device, or a process on it. */
+struct subject {
+    nvmlDevice_t device;
+    unsigned int pid;
+    const nvmlProcessInfo_t *process;   /* of a process that runs */
+    const nvmlAccountingStats_t *stats; /* of one that was accounted */
+};
 
-#define MIB(bytes) ((bytes) / 1048576)
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-#define READ(name)                                                                                           \
-    static nvmlReturn_t name(const struct subject *of, const struct field *field, char *text, size_t size)
-#define UNUSED (void)of, (void)field
+/* What -d names; a field of the report has its own. */
+enum {
+    SMI_MEMORY = 1 << 0,
+    SMI_UTILIZATION = 1 << 1,
+    SMI_ECC = 1 << 2,
+    SMI_TEMPERATURE = 1 << 3,
+    SMI_POWER = 1 << 4,
+    SMI_CLOCK = 1 << 5,
+    SMI_COMPUTE = 1 << 6,
+    SMI_PIDS = 1 << 7,
+    SMI_PERFORMANCE = 1 << 8,
+    SMI_SUPPORTED_CLOCKS = 1 << 9,
+    SMI_PAGE_RETIREMENT = 1 << 10,
+    SMI_ACCOUNTING = 1 << 11,
+    SMI_ENCODER_STATS = 1 << 12,
+    SMI_SUPPORTED_GPU_TARGET_TEMP = 1 << 13,
+    SMI_VOLTAGE = 1 << 14,
+    SMI_FBC_STATS = 1 << 15,
+    SMI_ROW_REMAPPER = 1 << 16,
+    SMI_GSP_FIRMWARE_VERSION = 1 << 17,
+    SMI_POWER_SMOOTHING = 1 << 18,
+    SMI_POWER_PROFILES = 1 << 19,
+    SMI_CHOSEN = 1 << 20, /* as text only where -d names it */
+};
 
-/* Of a function that gives text. */
-#define TEXT(name, function)                                                                                 \
-    READ(name) {                                                                                             \
-        UNUSED;                                                                                              \
-        return nvml.function(of->device, text, (unsigned int)size);                                          \
-    }
-/* Of a call that puts the value into a variable; what follows the call is how to print that. */
-#define VALUE(name, variable, call, ...)                                                                     \
-    READ(name) {                                                                                             \
-        variable;                                                                                            \
-        UNUSED;                                                                                              \
-        nvmlReturn_t result = call;                                                                          \
-        if (result == NVML_SUCCESS)                                                                          \
-            snprintf(text, size, __VA_ARGS__);                                                               \
-        return result;                                                                                       \
-    }
+/* What is no single value: the report has a list there. */
+enum smi_list { SMI_NO_LIST, SMI_LIST_MIG, SMI_LIST_PROCESSES, SMI_LIST_ACCOUNTED, SMI_LIST_SAMPLES };
 
-#define AT(depth_, label_, tag_) .depth = depth_, .label = label_, .tag = tag_
-#define CSV(name_) .name = name_
-/* A line of the report that no simulated card has. */
-#define NONE(depth, label, tag)                                                                              \
-    { AT(depth, label, tag) }
+/* One value in all outputs that have it; or a heading of the report, where fields of greater depth follow. */
+struct field {
+    const char *name, *alias; /* of --query-gpu and the like; NULL: not there */
+    const char *unit;         /* there, and in the report */
+    const char *suffix;       /* in the report, where that is not the unit behind a space */
+    int depth;                /* in the report, from 1 */
+    const char *label, *tag;  /* there: as text (-q), as XML (-q -x); NULL: not there */
+    int indent;               /* more depth as text */
+    unsigned int sections;
+    unsigned int since, until; /* driver branches; `until` no longer has it */
+    unsigned int argument;     /* for `read` and SMI_LIST_SAMPLES */
+    /* NULL: a heading, or not simulated. */
+    nvmlReturn_t (*read)(const struct subject *of, const struct field *field, char *text, size_t size);
+    enum smi_list list;
+};
+/* They end with an empty one. */
+extern const struct field smi_gpu_fields[], smi_app_fields[], smi_accounted_fields[], smi_mig_fields[];
+/* Columns; `sections` is the letter of -s. */
+extern const struct field smi_device_columns[], smi_process_columns[];
 
-/* Readers that tables of several files name. */
-#define DECLARE(name)                                                                                        \
-    nvmlReturn_t name(const struct subject *of, const struct field *field, char *text, size_t size)
-DECLARE(smi_timestamp);
-DECLARE(smi_gpu_name);
-DECLARE(smi_gpu_serial);
-DECLARE(smi_gpu_uuid);
-DECLARE(smi_gpu_bus_id);
-#undef DECLARE
+/* The field is one of this driver's. */
+bool smi_has(const struct field *field);
+/* The text of a value; false: there is none, and the text says why, as "N/A". */
+bool smi_value(const struct field *field, const struct subject *of, char *text, size_t size);
 
 #endif

@@ -2,7 +2,7 @@
  * nvidia-smi for the simulated device: the options that people and scripts use most, in the real one's words.
  */
 #define _GNU_SOURCE
-#include "smi.h"
+#include "outputs.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * nvidia-smi dmon and pmon: a line for each device, or each process on it, again and again.
  */
 #define _GNU_SOURCE
-#include "smi.h"
+#include "outputs.h"
 
 #include <stdio.h>
 #include <string.h>

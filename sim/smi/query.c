@@ -3,7 +3,7 @@
  * scripts.
  */
 #define _GNU_SOURCE
-#include "smi.h"
+#include "outputs.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * nvidia-smi -q and -q -x: all that is known of each device, as text and as XML.
  */
 #define _GNU_SOURCE
-#include "smi.h"
+#include "outputs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -101,9 +101,7 @@ static const struct field *print_field(const struct field *field, const struct s
     const struct field *next = after(field);
     if (!smi_has(field) || !(xml ? field->tag : field->label))
         return next;
-    if (field->list) {
-        field->list(of, field, xml);
-    } else if (next == field + 1) {
+    if (next == field + 1) {
         print_value(field, of, xml, field->depth + shift);
     } else {
         open_group(field->depth + shift, field, xml);
@@ -121,7 +119,7 @@ static void print_fields(const struct field *fields, const struct subject *of, b
 
 /* ---- what is no single value ---- */
 
-void smi_list_mig(const struct subject *of, const struct field *field, bool xml) {
+static void list_mig(const struct subject *of, const struct field *field, bool xml) {
     nvmlDevice_t mig;
     if (xml)
         open_group(1, field, true);
@@ -155,7 +153,7 @@ static void print_process(const struct field *fields, const char *tag, const str
     close_group(2, tag, xml);
 }
 
-void smi_list_processes(const struct subject *of, const struct field *field, bool xml) {
+static void list_processes(const struct subject *of, const struct field *field, bool xml) {
     static nvmlProcessInfo_t found[SMI_MAX_PROCESSES];
     unsigned int count = 0;
     smi_processes(of->device, found, &count);
@@ -169,7 +167,7 @@ void smi_list_processes(const struct subject *of, const struct field *field, boo
     close_group(1, field->tag, xml);
 }
 
-void smi_list_accounted(const struct subject *of, const struct field *field, bool xml) {
+static void list_accounted(const struct subject *of, const struct field *field, bool xml) {
     static unsigned int pids[SMI_MAX_PROCESSES];
     nvmlAccountingStats_t stats;
     unsigned int count = smi_accounted(of->device, pids);
@@ -189,7 +187,7 @@ static void sample_line(const char *label, double value, const struct field *fie
     text_line(2, label, text);
 }
 
-void smi_list_samples(const struct subject *of, const struct field *field, bool xml) {
+static void list_samples(const struct subject *of, const struct field *field, bool xml) {
     static const char *const labels[] = {"Duration", "Number of Samples", "Max", "Min", "Avg"};
     static nvmlSample_t samples[1024];
     unsigned int count = sizeof samples / sizeof *samples, most = 0, least = ~0u;
@@ -275,11 +273,36 @@ static bool is_chosen(const struct field *field, bool xml, unsigned int sections
     return xml || !(field->sections & SMI_CHOSEN);
 }
 
+static void print_list(const struct subject *of, const struct field *field, bool xml) {
+    switch (field->list) {
+    case SMI_LIST_MIG:
+        list_mig(of, field, xml);
+        break;
+    case SMI_LIST_PROCESSES:
+        list_processes(of, field, xml);
+        break;
+    case SMI_LIST_ACCOUNTED:
+        list_accounted(of, field, xml);
+        break;
+    case SMI_LIST_SAMPLES:
+        list_samples(of, field, xml);
+        break;
+    case SMI_NO_LIST:
+        break;
+    }
+}
+
+/* A list has no group above it. */
 static void print_device(nvmlDevice_t device, bool xml, unsigned int sections) {
     const struct subject of = {.device = device};
-    const struct field *field = smi_gpu_fields;
-    while (field->depth)
-        field = is_chosen(field, xml, sections) ? print_field(field, &of, xml, 0) : after(field);
+    for (const struct field *field = smi_gpu_fields; field->depth; field = after(field)) {
+        if (!is_chosen(field, xml, sections))
+            continue;
+        if (!field->list)
+            print_field(field, &of, xml, 0);
+        else if (smi_has(field) && (xml ? field->tag : field->label))
+            print_list(&of, field, xml);
+    }
 }
 
 /* ---- the whole ---- */

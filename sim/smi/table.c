@@ -2,7 +2,7 @@
  * nvidia-smi's table and list, column for column as the real one has printed them since R550.
  */
 #define _GNU_SOURCE
-#include "smi.h"
+#include "outputs.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * nvidia-smi topo -m: how devices reach each other, and the processors that are near.
  */
 #define _GNU_SOURCE
-#include "smi.h"
+#include "outputs.h"
 
 #include <stdio.h>
 #include <string.h>

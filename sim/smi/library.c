@@ -6,7 +6,7 @@
  * the old ones are still there and are asked for by name.
  */
 #define _GNU_SOURCE
-#include "smi.h"
+#include "library.h"
 
 #include <dlfcn.h>
 #include <string.h>

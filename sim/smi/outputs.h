@@ -1,0 +1,37 @@
+/*
+ * Inside nvidia-smi: what its options choose between.
+ */
+#ifndef XPU_SIM_SMI_OUTPUTS_H
+#define XPU_SIM_SMI_OUTPUTS_H
+
+#include "fields.h"
+
+/* Exit statuses, from nvidia-smi's man page; NVML's numbers otherwise. */
+enum { EXIT_INVALID = 2, EXIT_NOT_FOUND = 6 };
+
+struct selection {
+    unsigned int count;
+    nvmlDevice_t devices[SMI_MAX_DEVICES];
+};
+
+void smi_table(const struct selection *selection);
+void smi_list(const struct selection *selection);
+/* --query-gpu and the like: a row for each subject; the exit status. */
+enum smi_query { SMI_GPUS, SMI_APPS, SMI_ACCOUNTED };
+int smi_query(const struct selection *selection, enum smi_query kind, const char *fields, bool header,
+              bool units);
+void smi_help_query(enum smi_query kind);
+/* -q and -q -x; `sections`: what -d names, 0 for all. */
+void smi_report(const struct selection *selection, bool xml, unsigned int sections);
+/* What a list of -d's names says; 0: one of them is unknown, which is said. */
+unsigned int smi_sections(const char *names);
+/* dmon and pmon. `columns`: -s; `stamps`: -o; `count` 0: for good. */
+struct monitor {
+    const char *columns, *stamps;
+    unsigned int delay_s, count;
+};
+int smi_monitor_devices(const struct selection *selection, const struct monitor *monitor);
+int smi_monitor_processes(const struct selection *selection, const struct monitor *monitor);
+void smi_topology(const struct selection *selection);
+
+#endif
