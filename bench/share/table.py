@@ -1,4 +1,4 @@
-"""The results as a table for docs/concepts/compute.md, and as JSON beside it."""
+"""The results as a table for docs/reference/compute-figures.md, and as JSON beside it."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
  * Each process also keeps the word of what it was charged itself, where no other can write it.
  *
  * So a debt has no limit and is exact over any time, and a credit is at most XPU_CREDIT_NS, whoever dies
- * where: docs/concepts/compute.md. No call here waits, takes a lock or calls a driver.
+ * where: docs/developers/pacing.md. No call here waits, takes a lock or calls a driver.
  */
 #ifndef XPU_ACCOUNT_BUDGET_H
 #define XPU_ACCOUNT_BUDGET_H
