@@ -96,7 +96,7 @@ def test_every_binary_is_for_that_machine_and_for_old_distributions(unpacked: Pa
         oldest = next((version for folder, version in OLDEST.items() if name.startswith(folder)), (0, 0))
         assert max(needed, default=(0, 0)) <= oldest, name
     # Pages name a clone's build folder.
-    command = ["grep", "-rlE", "--exclude-dir=docs", "x86_64-linux-gnu-gcc|/build/", unpacked]
+    command = ["grep", "-rlE", "--exclude-dir=docs", "x86_64-linux-gnu-gcc|/build/", str(unpacked)]
     assert subprocess.run(command, capture_output=True, text=True).stdout == ""
 
 

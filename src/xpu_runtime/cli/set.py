@@ -45,9 +45,9 @@ def _device(context: click.Context, param: click.Parameter, value: str | None) -
 @click.command(short_help="Change the limits of a running container.")
 @click.argument("container", metavar="ID", shell_complete=completion.containers)
 @click.option("--mem", "amount", callback=_amount, metavar="AMOUNT", help="6G, 6144M, or 50% of the device.")
-@click.option("--cores", "cores", metavar="PERCENT", help="30, or 30%: of each device's compute.")
+@click.option("--cores", "cores", metavar="PERCENT", help="30, or 30%: of each device's time.")
 @click.option("--sched", type=click.Choice(SCHEDS), help="How the devices' time beyond the caps is shared.")
-@click.option("--priority", type=click.Choice(PRIORITIES), help="Who is served first.")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="Whether it is served first, or last.")
 @click.option(
     "--device",
     callback=_device,
