@@ -172,7 +172,8 @@ def test_what_is_being_answered_when_it_stops_is_answered() -> None:
     server.listen(Listener(address.bound("127.0.0.1", 0), threaded(slow), idle_s=20.0))
     (port,) = server.ports
     threading.Thread(target=server.run, daemon=True).start()
-    with connected(port) as one, connected(port) as idle:
+    # In this order, so that the first is taken, too, once the second is answered.
+    with connected(port) as idle, connected(port) as one:
         one.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert begun.wait(20)
         server.stop(20)
