@@ -136,10 +136,12 @@ def _is_of(grant: Grant, state: State, number: int | None) -> bool:
     """
     if number is not None:
         return grant.id == number
-    if grant.bundle != state.bundle or not proc.is_alive(grant.pid, grant.start_time):
-        return grant.bundle == state.bundle
+    if grant.bundle != state.bundle:
+        return False
+    if not proc.is_alive(grant.pid, grant.start_time):
+        return True
     # Where the runtime has made no folder in cgroup v2, the process alone can tell.
-    return proc.is_ending(grant.pid) if not grant.cgroup else not os.path.isdir(grant.cgroup)
+    return not os.path.isdir(grant.cgroup) if grant.cgroup else proc.is_ending(grant.pid)
 
 
 def _remove_folders(grants: list[Grant]) -> None:

@@ -75,7 +75,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
             text = _set(text, _find(text, "runtimes", RUNTIME_NAME, "path"), runtime_path)
     else:
         member = _find(text, "runtimes", RUNTIME_NAME)
-        theirs = _Source(text[member.value_start : member.end])
+        theirs = _as_written(text, member)
         text = _keep(_set(text, member, {"path": runtime_path}), RUNTIME_NAME, theirs)
         notes = (f"runtimes.{RUNTIME_NAME} was another program's; unconfigure brings that back",)
         if was_default == RUNTIME_NAME:
@@ -88,12 +88,15 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     if "default-runtime" not in data:
         return (Edit(file, _add(text, _start(text), "default-runtime", RUNTIME_NAME), notes),)
     member = _find(text, "default-runtime")
-    as_written = _Source(text[member.value_start : member.end])
-    text = _keep(_set(text, member, RUNTIME_NAME), "default-runtime", as_written)
+    text = _keep(_set(text, member, RUNTIME_NAME), "default-runtime", _as_written(text, member))
     if was_default in list(runtimes or {}):
         text = _keep(text, "default-runtime-has-entry", True)
     note = f"default-runtime was {json.dumps(was_default)}; unconfigure brings that back"
     return (Edit(file, text, (*notes, note)),)
+
+
+def _as_written(text: str, member: _Member) -> _Source:
+    return _Source(text[member.value_start : member.end])
 
 
 def _is_ours(entry: dict[str, Any], runtime_path: str) -> bool:
@@ -163,8 +166,7 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
         had_entry, has_entry = kept.get("default-runtime-has-entry"), before in list(runtimes)
         if "default-runtime" in kept and (has_entry or not had_entry):
             theirs = _find(text, "runtimes", RUNTIME_NAME, _KEPT, "default-runtime")
-            as_written = _Source(text[theirs.value_start : theirs.end])
-            text = _set(text, _find(text, "default-runtime"), as_written)
+            text = _set(text, _find(text, "default-runtime"), _as_written(text, theirs))
         else:
             text = _remove(text, _start(text), "default-runtime")
             if had_entry:
@@ -175,9 +177,7 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     if RUNTIME_NAME in kept:
         # As its owner wrote it, not as it reads.
         theirs = _find(text, "runtimes", RUNTIME_NAME, _KEPT, RUNTIME_NAME)
-        text = _set(
-            text, _find(text, "runtimes", RUNTIME_NAME), _Source(text[theirs.value_start : theirs.end])
-        )
+        text = _set(text, _find(text, "runtimes", RUNTIME_NAME), _as_written(text, theirs))
     elif runtimes.keys() == {RUNTIME_NAME}:
         if _is_blank_object(kept.get("runtimes")):
             text = _set(text, _find(text, "runtimes"), _Source(kept["runtimes"]))
