@@ -2,7 +2,9 @@
 
 etcd, containerd and its shim are unpacked from Debian's packages; nothing is installed on the machine.
 Kubernetes' own are in no package: they are built from Debian's source package of Kubernetes 1.20 with
-Debian's Go, both unpacked below build/kubernetes too, and gone when the build ends.
+Debian's Go, both unpacked beside them, and gone when the build ends. That is five minutes of a processor, so
+all clones of a user share what was built: it lies in the user's cache, by what it was made from, or below
+build/ where there is no such folder to write to.
 `make test` begins that beside lint and tests (python3 -m kubernetes.parts says what each step costs); whoever
 needs the programs waits for it.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -24,7 +27,7 @@ from pathlib import Path
 from distributions.root import mirror
 from support import REPOSITORY
 
-CACHE = REPOSITORY / "build" / "kubernetes"
+_OF_THIS_CLONE = REPOSITORY / "build" / "kubernetes"
 _SUITE = "bookworm"
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 #: The packages whose programs are used as they are, and what is taken out of them.
@@ -62,16 +65,20 @@ class PartsError(Exception):
 
 
 def prepare() -> Path:
-    """The folder with all programs, below build/kubernetes, made where it is missing. PartsError.
+    """The folder with all programs, made where it is missing. PartsError.
 
-    Its name says what it was made from.
+    Its name says what it was made from. Of several at a time one makes it; it gets its name when it is
+    complete, so that one who is killed leaves none that looks like it.
     """
-    folder = CACHE / hashlib.sha256(json.dumps(_RECIPE).encode()).hexdigest()[:12]
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with open(CACHE / "lock", "w") as lock:
+    # The steps, too: what another commit built is in the same cache.
+    steps = [inspect.getsource(each) for each in (_make, _fetch, _Go, _generate_openapi)]
+    name = hashlib.sha256(json.dumps([_RECIPE, steps]).encode()).hexdigest()
+    cache = _cache()
+    folder = cache / name
+    with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
-            unfinished = CACHE / "being-made"
+            unfinished = cache / "being-made"
             shutil.rmtree(unfinished, ignore_errors=True)
             (unfinished / "programs").mkdir(parents=True)
             with _said("all"):
@@ -79,6 +86,19 @@ def prepare() -> Path:
             (unfinished / "programs").rename(folder)
             shutil.rmtree(unfinished)
     return folder
+
+
+def _cache() -> Path:
+    """Where what was built is kept: XDG's Base Directory Specification has the variable and its default."""
+    shared = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    for folder in (shared / "xpu-container-runtime" / "kubernetes", _OF_THIS_CLONE):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "lock").touch()
+        except OSError:
+            continue
+        return folder
+    raise PartsError(f"{_OF_THIS_CLONE} cannot be written to")
 
 
 def _make(folder: Path) -> None:
@@ -183,7 +203,7 @@ def _said(step: str) -> Iterator[None]:
     after = os.times()
     cost = after.children_user + after.children_system - before.children_user - before.children_system
     took = time.monotonic() - began
-    print(f"build/kubernetes: {step}: {took:.0f} s, {cost:.0f} s of a processor", flush=True)
+    print(f"Kubernetes for tests: {step}: {took:.0f} s, {cost:.0f} s of a processor", flush=True)
 
 
 def main(words: Sequence[str]) -> int:
@@ -193,7 +213,7 @@ def main(words: Sequence[str]) -> int:
     try:
         prepare()
     except PartsError as error:
-        print(f"build/kubernetes: {error}", file=sys.stderr)
+        print(f"Kubernetes for tests: {error}", file=sys.stderr)
         return 1
     return 0
 
