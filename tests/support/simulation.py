@@ -35,7 +35,10 @@ def build(out: str, *settings: str) -> Path:
     """Builds sim/ into build/OUT, where it is not up to date; one worker at a time."""
     folder = REPOSITORY / "build" / out
     subprocess.run(
-        ["flock", f"{folder}.lock", "make", "-s", "-C", REPOSITORY / "sim", f"OUT={folder}", *settings],
+        [
+            *("flock", f"{folder}.lock", "make", "-s", f"-j{os.cpu_count()}"),
+            *("-C", f"{REPOSITORY}/sim", f"OUT={folder}", *settings),
+        ],
         check=True,
         timeout=300,
     )

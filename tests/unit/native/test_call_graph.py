@@ -1,4 +1,4 @@
-"""Calls between the files of the account and the interposers go down: no circle, no call to a folder above.
+"""Calls between C files (account, interposers, simulator) go down: no circle, no call to a folder above.
 
 Includes alone do not show it, as a declaration of an upper file's function may stand in a lower header.
 """
@@ -16,22 +16,30 @@ from support import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-NATIVE = REPOSITORY / "native"
-#: Each library's folders, the lowest first.
-LIBRARIES = {
+NVIDIA = "native/interposer/nvidia"
+#: The folders of each library and program, the lowest first.
+PARTS = {
     "libcuda": (
-        *("account", "interposer/nvidia/client", "interposer/nvidia/cuda/driver"),
-        *("interposer/nvidia/cuda/memory", "interposer/nvidia/cuda/pacing", "interposer/nvidia/cuda/calls"),
+        *("native/account", f"{NVIDIA}/client", f"{NVIDIA}/cuda/driver"),
+        *(f"{NVIDIA}/cuda/memory", f"{NVIDIA}/cuda/pacing", f"{NVIDIA}/cuda/calls"),
     ),
-    "libnvidia-ml": ("account", "interposer/nvidia/client", "interposer/nvidia/nvml"),
+    "libnvidia-ml": ("native/account", f"{NVIDIA}/client", f"{NVIDIA}/nvml"),
+    "simulated libcuda": (
+        *("sim/client", "sim/cuda/core", "sim/cuda/memory", "sim/cuda/code", "sim/cuda/graphs"),
+        *("sim/cuda/streams", "sim/cuda"),
+    ),
+    "simulated libnvidia-ml": ("sim/client", "sim/nvml"),
+    "xpu-sim-driver": ("sim/driver",),
+    "nvidia-smi": ("sim/smi",),
+    "nvidia-cuda-mps-control": ("sim/mps/control",),
 }
-INCLUDES = (f"-I{NATIVE}", f"-I{NATIVE}/interposer/nvidia")
+INCLUDES = (f"-I{REPOSITORY}/native", f"-I{REPOSITORY}/{NVIDIA}")
 
 
 @cache
 def symbols(source: Path, folder: Path) -> tuple[set[str], set[str]]:
     """What a file defines for others, and what it uses of others. Compiles it into the folder."""
-    made = folder / f"{source.parent.name}-{source.stem}.o"
+    made = folder / f"{str(source.relative_to(REPOSITORY)).replace('/', '-')}.o"
     subprocess.run(["gcc", "-std=c11", "-O0", "-c", "-o", made, source, *INCLUDES], check=True, timeout=60)
     listed = subprocess.run(["nm", made], check=True, capture_output=True, text=True, timeout=60).stdout
     words = [line.split()[-2:] for line in listed.splitlines()]
@@ -43,14 +51,14 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("objects")
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_files_call_only_those_below_them(library: str, objects: Path) -> None:
-    folders = LIBRARIES[library]
-    rank = {NATIVE / folder: at for at, folder in enumerate(folders)}
+@pytest.mark.parametrize("part", PARTS)
+def test_files_call_only_those_below_them(part: str, objects: Path) -> None:
+    folders = PARTS[part]
+    rank = {REPOSITORY / folder: at for at, folder in enumerate(folders)}
     found = {
         source: symbols(source, objects)
         for folder in folders
-        for source in sorted((NATIVE / folder).glob("*.c"))
+        for source in sorted((REPOSITORY / folder).glob("*.c"))
     }
     home = {name: source for source, (defined, _) in found.items() for name in defined}
     calls = {
@@ -58,7 +66,7 @@ def test_files_call_only_those_below_them(library: str, objects: Path) -> None:
         for source, (_, used) in found.items()
     }
     upwards = [
-        f"{source.relative_to(NATIVE)} calls {called.relative_to(NATIVE)}"
+        f"{source.relative_to(REPOSITORY)} calls {called.relative_to(REPOSITORY)}"
         for source in calls
         for called in calls[source]
         if rank[called.parent] > rank[source.parent]

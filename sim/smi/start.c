@@ -1,0 +1,42 @@
+/*
+ * nvidia-smi: its start. That of this machine's compiler asks for __libc_start_main of glibc 2.34, and images
+ * with an older one have another, which is asked for by name (as library.c does with dlopen).
+ */
+#if defined(__x86_64__) && !defined(XPU_SIM_COMMON_START)
+__asm__(".symver __libc_start_main,__libc_start_main@GLIBC_2.2.5\n"
+        /* As crt1.o: the stack is main's argc and argv, rdx what is to be called at exit. There are no
+         * constructors of our own, so init and fini are none. */
+        ".globl _start\n"
+        ".type _start,@function\n"
+        "_start:\n"
+        "    xorl %ebp, %ebp\n"
+        "    movq %rdx, %r9\n"
+        "    popq %rsi\n"
+        "    movq %rsp, %rdx\n"
+        "    andq $-16, %rsp\n"
+        "    pushq %rax\n"
+        "    pushq %rsp\n"
+        "    xorl %r8d, %r8d\n"
+        "    xorl %ecx, %ecx\n"
+        "    movq main@GOTPCREL(%rip), %rdi\n"
+        "    call *__libc_start_main@GOTPCREL(%rip)\n"
+        "    hlt\n");
+#elif defined(__aarch64__) && !defined(XPU_SIM_COMMON_START)
+__asm__(".symver __libc_start_main,__libc_start_main@GLIBC_2.17\n"
+        /* As above; x0 is what is to be called at exit. */
+        ".globl _start\n"
+        ".type _start,%function\n"
+        "_start:\n"
+        "    mov x29, #0\n"
+        "    mov x30, #0\n"
+        "    mov x5, x0\n"
+        "    ldr x1, [sp]\n"
+        "    add x2, sp, #8\n"
+        "    mov x6, sp\n"
+        "    mov x3, #0\n"
+        "    mov x4, #0\n"
+        "    adrp x0, :got:main\n"
+        "    ldr x0, [x0, #:got_lo12:main]\n"
+        "    bl __libc_start_main\n"
+        "    brk #0\n");
+#endif
