@@ -2,8 +2,8 @@
 people.
 
 Values in, values out. It is counted as the scheduler extender does, by the same code (accounting.py), but for
-this: a pod's annotation is taken as it is, without its signature, since who shows this has no key, and
-decides nothing by it. Where a node says itself what a pod holds, that counts.
+this: what a pod holds its node says, and not the pod's assignment, whose signature nobody can verify here.
+One for which its node has nothing reserved counts as if it were placed now.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from typing import Any
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender import accounting, devices, objects
-from xpu_runtime.kubernetes.extender.devices import Held
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Told
 from xpu_runtime.kubernetes.resources import ALIASES, COUNT, PREFIX, DemandError, Resources, whole_number
 from xpu_runtime.placement.demand import PodDemand
 from xpu_runtime.placement.pod import PodShape
-from xpu_runtime.request import assignment
-from xpu_runtime.request.assignment import Assignment
 from xpu_runtime.value import Value
 
 #: By all of their names.
@@ -71,11 +68,10 @@ class Node(Value):
 
 
 class Pod(Value):
-    """A pod that is bound, with its assignment as it is written there ("": it has none)."""
+    """A pod that is bound."""
 
     uid: str
     node: str
-    assignment: str
     namespace: str = ""
     name: str = ""
     #: Of the API's object what says how much it asks for.
@@ -99,13 +95,12 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
             for kind in ("initContainers", "containers")
         },
     }
-    text, uid = str(annotations.get(assignment.ANNOTATION) or ""), str(metadata.get("uid"))
-    return Pod(uid, node, text, str(metadata.get("namespace")), str(metadata.get("name")), asking)
+    uid, namespace, name = (str(metadata.get(key)) for key in ("uid", "namespace", "name"))
+    return Pod(uid, node, namespace, name, asking)
 
 
 def asks(pod: Mapping[str, Any]) -> bool:
-    """Whether it asks for anything of ours, in any cluster: the annotation of one that does not is no
-    scheduler's."""
+    """Whether it asks for anything of ours, in any cluster."""
     spec = pod.get("spec") or {}
     return any(
         name in _EVERY.names
@@ -139,12 +134,7 @@ def _node(name: str, data: Mapping[str, Any], text: str, pods: list[Pod]) -> Nod
     why = _why_no_pod(data, told.devices)
     counted = objects.Node(0)
     counted.devices = devices.of_told(told)
-    room = _Room(told, counted.devices)
-    known = {
-        pod.uid: made
-        for pod in pods
-        if (made := _counted(pod, name, told, counted.devices, room)) is not None
-    }
+    known = {pod.uid: made for pod in pods if (made := _counted(pod, told)) is not None}
     counted.pods = set(known)
     memory, cores = list(counted.devices.memory), list(counted.devices.cores)
     holders: dict[str, int] = {}
@@ -193,84 +183,17 @@ def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Ca
     )  # fmt: skip
 
 
-class _Room:
-    """What is left of a node's devices beside what it has reserved: the extender assigns no more."""
-
-    def __init__(self, told: Told, has: devices.NodeDevices) -> None:
-        self._totals = dict(zip(has.uuids, has.cards.capacities))
-        self._left = {uuid: list(each) for uuid, *each in zip(has.uuids, has.memory, has.cores)}
-        for held in told.reserved.values():
-            self._take(held)
-
-    def takes(self, held: Held) -> bool:
-        """Whether that fits; it is taken then."""
-        fits = all(
-            (self._totals[uuid] if memory is None else memory) <= self._left[uuid][0]
-            and (cores or 0) <= self._left[uuid][1]
-            for uuid, memory, cores in held
-        )
-        if fits:
-            self._take(held)
-        return fits
-
-    def _take(self, held: Iterable[tuple[str, int | None, int | None]]) -> None:
-        for uuid, memory, cores in held:
-            if uuid in self._left:
-                self._left[uuid][0] -= self._totals[uuid] if memory is None else memory
-                self._left[uuid][1] -= cores or 0
-
-
-def _counted(pod: Pod, node: str, told: Told, has: devices.NodeDevices, room: _Room) -> objects.Pod | None:
-    """As the extender counts it; None for one that it does not count, as it asks for nothing of the node, or
-    for what makes no sense."""
-    demand, assigned = PodDemand(), _assigned(pod, node, told)
+def _counted(pod: Pod, told: Told) -> objects.Pod | None:
+    """As the extender counts one whose assignment it has not read; None for one that it does not count, as it
+    asks for nothing of the node, or for what makes no sense."""
+    demand = PodDemand()
     with contextlib.suppress(DemandError):
         demand = Resources(told.memory_unit, told.aliases or ()).of_pod(pod.asking)
-    if demand.is_empty and assigned is None and pod.uid not in told.reserved:
+    if demand.is_empty and pod.uid not in told.reserved:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))
-    # What the node has reserved for it is taken where nothing else is known.
-    found.node, found.held = node, None
-    if pod.uid not in told.reserved and assigned is not None and _is_what_it_asks(assigned, demand, has):
-        held = accounting.held_by(assigned)
-        found.held = held if room.takes(held) else None
+    found.node = pod.node
     return found
-
-
-def _is_what_it_asks(told: Assignment, demand: PodDemand, has: devices.NodeDevices) -> bool:
-    """Whether that is what the extender assigns for the pod's limits in these places, which are devices of
-    the node: no signature is checked here, and a pod's author may say that all is taken, or nothing."""
-    positions = {uuid: position for position, uuid in enumerate(has.uuids)}
-    places = []
-    for demands, given in (
-        (demand.containers, told.containers),
-        (demand.init, told.init),
-        (demand.sidecars, told.sidecars),
-    ):
-        chosen = [
-            {positions.get(share.device_uuid, -1) for share in given.get(name, ())} for name, _ in demands
-        ]
-        if any(-1 in each or len(each) != of.count for each, (_, of) in zip(chosen, demands)):
-            return False
-        places.append(tuple(map(tuple, chosen)))
-    containers, init, sidecars = places
-    meant = accounting.assignment(told.uid, told.node, has, demand, (containers, init, sidecars))
-    return set(accounting.held_by(meant)) == set(accounting.held_by(told))
-
-
-def _assigned(pod: Pod, node: str, of: Told) -> Assignment | None:
-    """What its annotation says; None where that is of another pod or node, of a key that this node has not,
-    or none."""
-    try:
-        told = assignment.read_unproven(pod.assignment)
-    except assignment.AssignmentError:
-        return None
-    return told if (told.uid, told.node) == (pod.uid, node) and _has_key(pod, of) else None
-
-
-def _has_key(pod: Pod, of: Told) -> bool:
-    """Whether its node has the key that the pod's assignment names."""
-    return of.keys is None or assignment.key_id(pod.assignment) in of.keys
 
 
 def named(found: list[Node], names: Iterable[str]) -> list[Node]:

@@ -130,15 +130,6 @@ def key_id(text: str) -> str:
     return parts[1] if len(parts) == 4 and is_key_id(parts[1]) else ""
 
 
-def read_unproven(text: str) -> Assignment:
-    """What an annotation says, whoever wrote it: nothing may be decided by it. AssignmentError where it says
-    nothing."""
-    parts = text.split(".")
-    if len(parts) != 4:
-        raise AssignmentError(f"{ANNOTATION} is none: it is not {_VERSION}.KEYID.PAYLOAD.MAC", _TODO)
-    return _of_payload(parts[2])
-
-
 _TODO = "only the scheduler extender writes it: delete the pod, and create it again without it"
 _KEYS_TODO = (
     "a line is KEYID HEX, with letters, digits, _ and - in KEYID and "

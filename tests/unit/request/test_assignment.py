@@ -132,6 +132,7 @@ def test_another_version_is_told_so() -> None:
         (payload(node=3), "no pod or no node"),
         (payload(made="now"), "when it was made"),
         (payload(made=True), "when it was made"),
+        (payload(made=10**400), "when it was made"),
         (payload(containers=[]), "no object"),
         (payload(containers={}), "names no container"),
         (payload(containers={"c": []}), "no list of shares"),
