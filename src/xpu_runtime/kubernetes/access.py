@@ -23,6 +23,9 @@ from xpu_runtime import third_party
 from xpu_runtime.errors import ConfigError
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+#: The variable that says where that is for a process that has left its pod's mount namespace
+#: (node_setup/host.py).
+FOLDER = "XPU_SERVICE_ACCOUNT"
 #: Seconds until a token's file is read again.
 _TOKEN_S = 60.0
 #: Seconds that a cloud's command for a token may take.
@@ -83,7 +86,7 @@ def find(kubeconfig: str | None = None, context: str | None = None) -> Access:
     if named := os.environ.get("KUBECONFIG"):
         return from_kubeconfig([path for path in named.split(os.pathsep) if path], context)
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return in_cluster()
+        return _in_cluster()
     default = os.path.expanduser("~/.kube/config")
     if os.path.exists(default):
         return from_kubeconfig([default], context)
@@ -93,8 +96,9 @@ def find(kubeconfig: str | None = None, context: str | None = None) -> Access:
     )
 
 
-def in_cluster(folder: str = SERVICE_ACCOUNT) -> Access:
+def _in_cluster() -> Access:
     """The service account of the pod that this runs in; ConfigError."""
+    folder = os.environ.get(FOLDER, SERVICE_ACCOUNT)
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     context = _context(cafile=os.path.join(folder, "ca.crt"))

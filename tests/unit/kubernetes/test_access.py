@@ -159,7 +159,9 @@ def test_a_pod_uses_its_service_account(
     (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
     (tmp_path / "token").write_text("abc\n")
     (tmp_path / "namespace").write_text("xpu")
-    found = access.in_cluster(str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv(access.FOLDER, str(tmp_path))
+    found = access.find()
     assert (found.host, found.port, found.token(), found.namespace) == ("fd00::1", 6443, "abc", "xpu")
 
 

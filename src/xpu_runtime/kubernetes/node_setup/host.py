@@ -7,16 +7,15 @@ not come back.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 
 from xpu_runtime.errors import ConfigError, XpuError
+from xpu_runtime.kubernetes import access
 from xpu_runtime.linux import mounts
 
-SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Where k3s and RKE2 have their containerd.
 _OTHERS = (
@@ -96,12 +95,13 @@ def has_systemd() -> bool:
 def execute(prefix: str, arguments: Sequence[str], init: int = 1) -> None:
     """Becomes the node's own `xpu` with these arguments, in its mount namespace; ConfigError.
 
-    The service account's folder is not there: a kubeconfig names it by descriptor, so that a renewed token
-    is seen.
+    The service account's folder is not there: it is named by a descriptor, so that a renewed token is seen.
     """
     environ = {**os.environ, "PATH": _PATH}
-    if os.environ.get("KUBERNETES_SERVICE_HOST") and os.path.isdir(SERVICE_ACCOUNT):
-        environ["KUBECONFIG"] = _kubeconfig()
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and os.path.isdir(access.SERVICE_ACCOUNT):
+        folder = os.open(access.SERVICE_ACCOUNT, os.O_PATH | os.O_DIRECTORY)
+        os.set_inheritable(folder, True)
+        environ[access.FOLDER] = f"/proc/self/fd/{folder}"
     program = os.path.join(prefix, "bin", "xpu")
     enter(init)
     try:
@@ -110,32 +110,3 @@ def execute(prefix: str, arguments: Sequence[str], init: int = 1) -> None:
         raise ConfigError(
             f"{program} cannot be run on the node ({error.strerror})", "is it installed there?"
         ) from None
-
-
-def _kubeconfig() -> str:
-    """The path of one for the pod's service account, which holds in any mount namespace with this process's
-    /proc."""
-    folder = os.open(SERVICE_ACCOUNT, os.O_PATH | os.O_DIRECTORY)
-    host = os.environ["KUBERNETES_SERVICE_HOST"]
-    server = (
-        f"https://{f'[{host}]' if ':' in host else host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}"
-    )
-    here = f"/proc/self/fd/{folder}"
-    # JSON is YAML.
-    text = json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "pod",
-            "contexts": [{"name": "pod", "context": {"cluster": "pod", "user": "pod"}}],
-            "clusters": [
-                {"name": "pod", "cluster": {"server": server, "certificate-authority": f"{here}/ca.crt"}}
-            ],
-            "users": [{"name": "pod", "user": {"tokenFile": f"{here}/token"}}],
-        }
-    )
-    file = os.memfd_create("kubeconfig", 0)
-    os.write(file, text.encode())
-    os.set_inheritable(file, True)
-    os.set_inheritable(folder, True)
-    return f"/proc/self/fd/{file}"
