@@ -1,11 +1,10 @@
-"""A bug report as one file: a gzipped tar archive that is whole or not there, and root's alone to read.
+"""A bug report as one file: a gzipped tar archive, and root's alone to read.
 
 What it holds is report.py's.
 """
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import tarfile
@@ -14,7 +13,6 @@ from collections.abc import Iterable
 
 from xpu_runtime.doctor.report import Part
 from xpu_runtime.errors import XpuError
-from xpu_runtime.linux import files
 
 #: Bytes, of one text and of all; a ledger with a thousand grants has 500 KB.
 _LONGEST = 1 << 20
@@ -48,38 +46,19 @@ def write(path: str, parts: Iterable[Part]) -> list[str]:
             entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
             tar.addfile(entry, io.BytesIO(data))
             names.append(name)
-    try:
-        _write(path, archive.getvalue())
-    except OSError as error:  # which names the temporary file
-        raise OSError(error.errno, error.strerror, path) from None
+    _write(path, archive.getvalue())
     return names
 
 
 def _write(path: str, content: bytes) -> None:
-    folder, file = os.path.split(os.path.abspath(path))
-    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """A new file: what has come there meanwhile stays as it is."""
     try:
-        aside = files.create_aside(folder_fd, file, content, 0o600, fsync=True)
-        try:
-            _put(folder_fd, aside, file)
-        except FileExistsError:
-            raise XpuError(f"{path} is there already", "name a file that is not there") from None
-        finally:
-            try:
-                os.unlink(aside, dir_fd=folder_fd)
-            except FileNotFoundError:
-                pass  # it was renamed
-    finally:
-        os.close(folder_fd)
-
-
-def _put(folder_fd: int, aside: str, file: str) -> None:
-    """Gives the new file its name; FileExistsError."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise XpuError(f"{path} is there already", "name a file that is not there") from None
     try:
-        # Unlike a rename this never takes the place of a file that has come meanwhile.
-        os.link(aside, file, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        with open(fd, "wb") as file:
+            file.write(content)
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP):
-            raise
-        check(f"/proc/self/fd/{folder_fd}/{file}")  # a file system without hard links: a USB stick
-        os.rename(aside, file, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        os.unlink(path)
+        raise OSError(error.errno, error.strerror, path) from None
