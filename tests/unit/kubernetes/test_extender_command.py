@@ -89,8 +89,6 @@ def test_it_runs_until_it_is_told_to_end_and_gives_its_lease_back(kubeconfig: Pa
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--memory-unit", "1"], "--memory-unit '1' has no unit: give one such as 1GiB or 256MiB"),
-        (["--memory-unit", "5%"], "--memory-unit '5%' is a share: give one such as 1GiB or 256MiB"),
         (
             ["--listen", "8443"],
             "'8443' is no address with a port: give one such as 0.0.0.0:8443 or [::]:8443",
@@ -103,10 +101,6 @@ def test_it_runs_until_it_is_told_to_end_and_gives_its_lease_back(kubeconfig: Pa
             ["--tls-cert", "/none.crt", "--tls-key", "/none.key"],
             "TLS: /none.crt, /none.key: No such file or directory: give a certificate and its key",
         ),
-        (
-            ["--configuration", "x", "--alias", "aliyun.com/gpu"],
-            "--configuration says what --memory-unit and --alias do: give it without them",
-        ),
         (["--kubeconfig", "/none"], "/none cannot be read (No such file or directory)"),
     ],
 )
@@ -115,21 +109,13 @@ def test_wrong_options_are_said_in_one_line(options: list[str], line: str) -> No
     assert str(result.exception) == line
 
 
-@pytest.mark.parametrize(
-    ("more", "option", "policy"),
-    [
-        ("", [], "binpack"),
-        ("placement: {policy: spread}", [], "spread"),
-        ("placement: {policy: spread}", ["--policy", "binpack"], "binpack"),
-    ],
-)
-def test_unit_aliases_and_policy_are_those_of_the_config_map_but_for_what_the_option_says(
+@pytest.mark.parametrize(("more", "policy"), [("", "binpack"), ("placement: {policy: spread}", "spread")])
+def test_unit_aliases_and_policy_are_those_of_the_config_map(
     kubeconfig: Path,
     keys: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     more: str,
-    option: list[str],
     policy: str,
 ) -> None:
     path = tmp_path / "config.yaml"
@@ -143,7 +129,7 @@ def test_unit_aliases_and_policy_are_those_of_the_config_map_but_for_what_the_op
         raise XpuError("far enough")
 
     monkeypatch.setattr(command, "Extender", stop_there)
-    options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), "--no-leader-election", *option]
+    options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), "--no-leader-election"]
     result = CliRunner().invoke(extender, [*options, "--configuration", str(path)])
 
     assert str(result.exception) == "far enough"

@@ -19,9 +19,8 @@ from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.keys import Keys
 from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
 from xpu_runtime.kubernetes.extender.service import Extender
-from xpu_runtime.kubernetes.resources import ALIASES, POLICIES, Resources
+from xpu_runtime.kubernetes.resources import POLICIES, Resources
 from xpu_runtime.linux import address
-from xpu_runtime.request.units import parse_memory
 from xpu_runtime.version import VERSION
 
 _KEYS = "/etc/xpu/kubernetes/keys"
@@ -50,18 +49,9 @@ _KEYS = "/etc/xpu/kubernetes/keys"
     help="What assignments are signed with.",
 )
 @click.option(
-    "--policy",
-    type=click.Choice(POLICIES),
-    help="Where neither pod nor node says so.  [default: the file's placement.policy, or binpack]",
-)
-@click.option(
     "--configuration",
     metavar="FILE",
-    help="Take unit, aliases and placement.policy from it: the ConfigMap that nodes have.",
-)
-@click.option("--memory-unit", help="One of yoyoworks.com/xpu-mem, where no file says it.  [default: 1GiB]")
-@click.option(
-    "--alias", "aliases", multiple=True, type=click.Choice(list(ALIASES)), help="Know these resources too."
+    help="Unit, aliases and placement.policy: the ConfigMap that nodes have.  [default: 1GiB, none, binpack]",
 )
 @click.option(
     "--leader-election/--no-leader-election", default=True, show_default=True, help="For several replicas."
@@ -82,10 +72,7 @@ def extender(
     client_ca: str | None,
     status_listen: str,
     keys_file: str,
-    policy: str | None,
     configuration: str | None,
-    memory_unit: str | None,
-    aliases: tuple[str, ...],
     leader_election: bool,
     lease: str,
     namespace: str | None,
@@ -103,7 +90,7 @@ def extender(
     Example:
       xpu kubernetes extender --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
     """
-    resources, of_file = _resources_and_policy(configuration, memory_unit, aliases)
+    resources, policy = _resources_and_policy(configuration)
     serves, status = _address(listen), _address(status_listen) if status_listen else None
     certificate = _certificate(tls_cert, tls_key, client_ca)
     where = access.find(kubeconfig, context)
@@ -117,7 +104,7 @@ def extender(
         leadership = Leadership(api, namespace or where.namespace, lease, identity, url, log)
     end = threading.Event()
     keys = Keys(keys_file, log)
-    service = Extender(api, resources, keys, policy or of_file, log, leadership, certificate, end.set)
+    service = Extender(api, resources, keys, policy, log, leadership, certificate, end.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     ports = service.start(serves, status)
@@ -131,28 +118,14 @@ def extender(
     log("stopped")
 
 
-def _resources_and_policy(
-    configuration: str | None, unit: str | None, aliases: tuple[str, ...]
-) -> tuple[Resources, str]:
-    """The resources that there are, and the policy where no option says it."""
+def _resources_and_policy(configuration: str | None) -> tuple[Resources, str]:
+    """The resources that there are, and the policy where neither pod nor node says one."""
     if configuration is None:
-        return Resources(_unit(unit or "1GiB"), aliases), POLICIES[0]
-    if unit or aliases:
-        raise ConfigError("--configuration says what --memory-unit and --alias do", "give it without them")
+        return Resources(), POLICIES[0]
     from xpu_runtime.kubernetes.configuration import read
 
     found = read(configuration)
     return found.resources, found.policy or POLICIES[0]
-
-
-def _unit(text: str) -> int:
-    try:
-        amount = parse_memory(text).bytes
-    except ValueError as error:
-        raise ConfigError(f"--memory-unit {text!r} {error}", "give one such as 1GiB or 256MiB") from None
-    if amount is None:
-        raise ConfigError(f"--memory-unit {text!r} is a share", "give one such as 1GiB or 256MiB")
-    return amount
 
 
 def _address(text: str) -> tuple[str, int]:
