@@ -14,10 +14,8 @@ from xpu_runtime import granting
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger import waiting
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger import survivors, waiting
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.linux.bounded import Asked
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
@@ -83,11 +81,5 @@ def _reap(config: Config) -> None:
     waiting.allow(_LEDGER_S)
     with Ledger(as_is=True) as ledger:
         grants = ledger.grants()
-    if not all(map(_lives, grants)):
+    if not all(map(survivors.has_processes, grants)):
         granting.reap(config)
-
-
-def _lives(grant: Grant) -> bool:
-    if proc.is_alive(grant.pid, grant.start_time):
-        return True
-    return bool(grant.cgroup) and cgroups.has_processes(grant.cgroup)

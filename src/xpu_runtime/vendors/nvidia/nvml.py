@@ -42,12 +42,13 @@ def _pynvml() -> Any:
     return pynvml
 
 
-class _NotLoaded(Exception):
+class _NotLoaded(DeviceError):
     """The library is there and its kernel driver is not."""
 
 
 def _open(library: str) -> Any:
-    """nvidia-ml-py on top of the library at this path, initialised; DeviceError if it does not start."""
+    """nvidia-ml-py on top of the library at this path, initialised; DeviceError if it does not start, as
+    where its driver is not loaded."""
     pynvml = _pynvml()
     try:
         # One process may look at several driver roots in turn.
@@ -59,7 +60,7 @@ def _open(library: str) -> Any:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
-            raise _NotLoaded from error
+            raise _NotLoaded("the NVIDIA driver is no longer loaded") from error
         raise DeviceError(
             f"NVML ({library}) does not start: {error}", "see `nvidia-smi` and dmesg"
         ) from error
@@ -246,10 +247,7 @@ _PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v2"
 
 def memory_by_process(driver: Driver, devices: tuple[Device, ...]) -> dict[str, dict[int, int | None]]:
     """As `Vendor.memory_by_process`."""
-    try:
-        pynvml = _open(driver.detail("nvml"))
-    except _NotLoaded as error:
-        raise DeviceError("the NVIDIA driver is no longer loaded") from error
+    pynvml = _open(driver.detail("nvml"))
     try:
         used: dict[str, dict[int, int | None]] = {}
         for device in devices:
@@ -264,10 +262,7 @@ def memory_by_process(driver: Driver, devices: tuple[Device, ...]) -> dict[str, 
 
 def sensors(driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
     """As `Vendor.sensors`; a MIG device has no temperature and no power of its own."""
-    try:
-        pynvml = _open(driver.detail("nvml"))
-    except _NotLoaded as error:
-        raise DeviceError("the NVIDIA driver is no longer loaded") from error
+    pynvml = _open(driver.detail("nvml"))
     try:
         found = {}
         for device in devices:
@@ -296,10 +291,7 @@ class Utilization:
 
     def __init__(self, driver: Driver, devices: tuple[Device, ...], whole: bool = False) -> None:
         self._whole = whole
-        try:
-            self._pynvml = _open(driver.detail("nvml"))
-        except _NotLoaded as error:
-            raise DeviceError("the NVIDIA driver is no longer loaded") from error
+        self._pynvml = _open(driver.detail("nvml"))
         handles = {each.uuid: _ask(self._pynvml, "nvmlDeviceGetHandleByUUID", each.uuid) for each in devices}
         self._handles = {uuid: handle for uuid, handle in handles.items() if handle}
         #: The time stamp of the last sample of each device, in the driver's own microseconds.
