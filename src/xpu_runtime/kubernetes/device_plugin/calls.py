@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin.allocated_ids import PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
@@ -37,7 +36,7 @@ class KubeletCalls:
         self,
         pods: Pods,
         pod_resources: PodResourcesReader,
-        api: Api | None,
+        api: Api,
         listed: Callable[[float], Iterable[PodOnNode]],
         changed: Callable[[], None],
     ) -> None:
@@ -62,10 +61,5 @@ class KubeletCalls:
             owner = None
         if owner is not None:
             self._pods.ensure(*owner, self._api, until)
-        elif self._api is not None:
-            self._pods.ensure_all(self._listed, until)
         else:
-            raise XpuError(
-                "it cannot be told whose container this is: neither the kubelet nor an API server answers",
-                "mount /var/lib/kubelet/pod-resources into the device plugin's pod",
-            )
+            self._pods.ensure_all(self._listed, until)

@@ -70,21 +70,20 @@ class Plugin:
     def __init__(
         self,
         settings: Settings,
-        api: Api | None,
+        api: Api,
         log: Callable[[str], None],
         is_default: Callable[[], bool | None] = lambda: None,
         is_sole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`api` None: without a cluster, for trials: nothing is known of pods then. `is_default`: whether our
-        runtime starts a pod that names no RuntimeClass; None: not known. `is_sole`: whether no other plugin
-        can run on the node: it ends where one can. ConfigError."""
+        """`is_default`: whether our runtime starts a pod that names no RuntimeClass; None: not known.
+        `is_sole`: whether no other plugin can run on the node: it ends where one can. ConfigError."""
         self._settings = settings
         self._is_sole = is_sole
         self._api = api
         self._log = log
         self._last = load()
         self._told = ""
-        self._api_problem = "not asked yet" if api is not None else ""
+        self._api_problem = "not asked yet"
         self._outages = Outages(log, lambda: log("the API server answers"), self._api_problem)
         self._stop = threading.Event()
         self._own_threads = Threads("the device plugin", self._stop.set)
@@ -104,7 +103,7 @@ class Plugin:
             is_default,
             self._tell,
         )
-        self._reports = Reports(api, settings.node_name, log) if api is not None else None
+        self._reports = Reports(api, settings.node_name, log)
         served = {name: Served() for name in resources.names}
         self._offering = Offering(
             resources,
@@ -114,7 +113,7 @@ class Plugin:
             self._pod_resources,
             self._pods,
             served,
-            self._reports.write_node if self._reports is not None else lambda _: None,
+            self._reports.write_node,
             log,
         )
         calls = KubeletCalls(self._pods, self._pod_resources, api, self._listed, self._offering.wake)
@@ -127,7 +126,7 @@ class Plugin:
             self._metrics.observe,
             self._threads,
             log,
-            lambda: self._reports.allocatable if self._reports is not None else None,
+            lambda: self._reports.allocatable,
         )
 
     def run(self) -> None:
@@ -139,12 +138,7 @@ class Plugin:
         kubelet.sweep(self._settings.plugins)
         _keep_small()
         sys.setswitchinterval(_SWITCH_S)
-        threads = [self._look, self._reconcile_pods]
-        if self._api is not None:
-            threads.append(self._watch)
-        if self._reports is not None:
-            threads.append(self._reports.run)
-        for run in threads:
+        for run in (self._look, self._reconcile_pods, self._watch, self._reports.run):
             self._own_threads.start(run, run.__name__)
         looks = 0
         try:
@@ -186,8 +180,7 @@ class Plugin:
         self._stop.set()
         self._is_due.set()
         self._offering.wake()
-        if self._reports is not None:
-            self._reports.stop()
+        self._reports.stop()
 
     def problem(self) -> str:
         """Why it is not well; "": it is."""
@@ -204,7 +197,6 @@ class Plugin:
         self._offering.run(self._stop)
 
     def _watch(self) -> None:
-        assert self._api is not None
         selector = f"spec.nodeName={self._settings.node_name}"
         for change in self._api.follow(
             _PODS, self._pods.keep, self._stop, self._api_told, fieldSelector=selector
@@ -242,15 +234,13 @@ class Plugin:
                 self._stop.wait(_RECONCILE_S)
 
     def _listed(self, seconds: float) -> list[PodOnNode]:
-        assert self._api is not None
         selector = f"spec.nodeName={self._settings.node_name}"
         pods, _ = self._api.list(_PODS, self._pods.keep, seconds=seconds, fieldSelector=selector)
         return pods
 
     def _tell(self, told: PodEvent) -> None:
         self._log(f"pod {told.pod.namespace}/{told.pod.name}: {told.message}")
-        if self._reports is not None:
-            self._reports.tell(told)
+        self._reports.tell(told)
 
     def _config(self) -> Config:
         """As it is now; where the file is wrong, as it was."""

@@ -272,7 +272,7 @@ class Pods:
 
     # What starts
 
-    def ensure(self, namespace: str, name: str, api: Api | None, until: float) -> None:
+    def ensure(self, namespace: str, name: str, api: Api, until: float) -> None:
         """Returns when the pod of that name has an allocation; XpuError says why it has none, at `until`
         (time.monotonic) at the latest."""
         problem, pause = f"pod {namespace}/{name} is not known at the API server yet", 0.1
@@ -289,7 +289,7 @@ class Pods:
                     return
             except LedgerError as error:
                 problem = str(error)
-            if state is None and api is not None:
+            if state is None:
                 try:
                     self._look_up(namespace, name, api, until)
                     if self._named(namespace, name) is not None:

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from support.stand_in_kubelet import until
+from xpu_runtime.kubernetes.access import Access
+from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin import offering, plugin
 from xpu_runtime.kubernetes.device_plugin.plugin import Plugin, Settings
+
+#: Nobody answers there.
+_API = Api(Access("http://127.0.0.1:1"))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_a_thread_that_hangs_is_told_of(
     monkeypatch.setattr(plugin, "_HANGS_S", 3.0)
     monkeypatch.setattr(plugin, "_keep_small", lambda: None)
     interval = sys.getswitchinterval()
-    one = Plugin(Settings("n1", str(tmp_path), str(tmp_path / "none.sock")), None, lambda _: None)
+    one = Plugin(Settings("n1", str(tmp_path), str(tmp_path / "none.sock")), _API, lambda _: None)
     goes_on = threading.Event()
     monkeypatch.setattr(getattr(one, part), call, lambda *_: goes_on.wait())
     before = set(threading.enumerate())
@@ -61,7 +66,7 @@ def test_pods_are_looked_at_again_while_the_ledger_changes_all_the_time(
     monkeypatch.setenv("XPU_CONFIG", str(tmp_path / "config.yaml"))
     monkeypatch.setattr(plugin, "_RECONCILE_S", 0.01)
     monkeypatch.setattr(plugin, "_RECONCILE_ANYWAY_S", 3600.0)
-    one = Plugin(Settings("n1", str(tmp_path), str(tmp_path / "none.sock")), None, lambda _: None)
+    one = Plugin(Settings("n1", str(tmp_path), str(tmp_path / "none.sock")), _API, lambda _: None)
     # As in the second after a change.
     monkeypatch.setattr(one._ledger, "stamp", tuple)
     looks: list[float] = []
