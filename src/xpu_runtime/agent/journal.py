@@ -36,7 +36,26 @@ _AGAIN_S, _LONGEST_AGAIN_S = 0.5, 30.0
 _MOST = 200
 #: syslog(3).
 _WARNING, _INFO = 4, 6
-_WARNED_OF = (events.REFUSED, events.FAILED, events.REAPED, events.HELD)
+#: docs/reference/events.md is made from these: which kinds are warnings, and the fields of an entry.
+WARNED_OF = (events.REFUSED, events.FAILED, events.REAPED, events.HELD)
+FIELDS: tuple[tuple[str, str, Callable[[Event], str]], ...] = (
+    ("XPU_EVENT", "The kind.", lambda of: of.kind),
+    ("XPU_EVENT_ID", "The number; begins with 1 in a new ledger.", lambda of: str(of.id)),
+    ("XPU_EVENT_TIME", "When it happened, in seconds since 1970.", lambda of: f"{of.time:.6f}"),
+    ("XPU_CONTAINER_ID", "The whole id of the container.", lambda of: of.container_id),
+    ("XPU_CONTAINER_NAME", "What the engine called it then.", lambda of: of.name or ""),
+    ("XPU_REASON", "Why, in words.", lambda of: of.text),
+)
+#: Of each device, one after the other.
+FIELDS_OF_DEVICE: tuple[tuple[str, str, Callable[[events.Part], str | int | None]], ...] = (
+    ("XPU_DEVICE", "The UUID of a device.", lambda of: of.uuid),
+    (
+        "XPU_MEMORY_BYTES",
+        "Memory of the slice on it; absent for all of the device.",
+        lambda of: of.memory_bytes,
+    ),
+    ("XPU_CORES", "Cap in percent of that device's time; absent without one.", lambda of: of.cores),
+)
 _LONGEST = 8000
 #: What SQLite holds as a row's number.
 _MOST_EVENTS = (1 << 63) - 1
@@ -140,26 +159,18 @@ def _write(last: int, when: float) -> None:
 
 def _tell(event: Event) -> None:
     """BlockingIOError: the queue of the journal, or of syslog, is full, or it is being started again."""
-    warned_of = event.kind in _WARNED_OF
+    warned_of = event.kind in WARNED_OF
     line = _line(event)
     fields = {
         "MESSAGE": line,
         "PRIORITY": str(_WARNING if warned_of else _INFO),
         "SYSLOG_IDENTIFIER": "xpu",
-        "XPU_EVENT": event.kind,
-        "XPU_EVENT_ID": str(event.id),
-        "XPU_EVENT_TIME": f"{event.time:.6f}",
-        "XPU_CONTAINER_ID": event.container_id,
-        "XPU_CONTAINER_NAME": event.name or "",
-        "XPU_REASON": event.text,
+        **{name: value(event) for name, _, value in FIELDS},
     }
     pairs = [pair for pair in fields.items() if pair[1]]
     for part in event.devices:
-        pairs.append(("XPU_DEVICE", part.uuid))
-        if part.memory_bytes is not None:
-            pairs.append(("XPU_MEMORY_BYTES", str(part.memory_bytes)))
-        if part.cores is not None:
-            pairs.append(("XPU_CORES", str(part.cores)))
+        found = ((name, value(part)) for name, _, value in FIELDS_OF_DEVICE)
+        pairs += [(name, str(value)) for name, value in found if value is not None]
     # A field ends with its line: what a container is called must not begin another.
     content = "".join(f"{name}={_one_line(value)}\n" for name, value in pairs)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

@@ -9,17 +9,18 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TypedDict
 
 import click
 
 from xpu_runtime.cli import completion
 from xpu_runtime.cli.terminal.screen import printable
 from xpu_runtime.cli.terminal.table import memory, percent
-from xpu_runtime.ledger.events import KINDS, Event, Part
+from xpu_runtime.ledger.events import Event, Part
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.ledger.vocabulary import KINDS
 from xpu_runtime.observe.containers import timestamp
 from xpu_runtime.observe.names import Names
 
@@ -42,7 +43,22 @@ def _age(context: click.Context, param: click.Parameter, value: str | None) -> f
     return int(found[1]) * _UNITS[found[2]]
 
 
-@click.command(short_help="What has happened to slices and devices.")
+_HELP = """List what has happened to slices and devices.
+
+The last 10,000 events, kept in the run folder, which begins empty after a reboot. A container's name is the
+one that it had when it was granted or refused its slice; --container takes its present name as well.
+
+\b
+{kinds}
+
+\b
+Example:
+  xpu events --since 1h
+  xpu events --follow --json | jq 'select(.event == "refused").reason'
+""".format(kinds="\n".join(f"{kind:<{_WIDTH}}  {meaning}" for kind, meaning in KINDS.items()))
+
+
+@click.command(short_help="What has happened to slices and devices.", help=_HELP)
 @click.option("--since", callback=_age, metavar="AGE", help="No older ones than 90s, 30m, 1h, 2d.")
 @click.option(
     "--container",
@@ -61,20 +77,6 @@ def _age(context: click.Context, param: click.Parameter, value: str | None) -> f
 def events(
     since: float | None, container: str | None, device: str | None, as_json: bool, follow: bool
 ) -> None:
-    """List what has happened: granted, refused, failed, resized, released, reaped, drained,
-    undrained, reserved, unreserved, pod-reserved, pod-unreserved, held, unheld.
-
-    The last 10,000, in the run folder, which begins empty after a reboot. A refused or failed container has
-    its whole reason; reaped is a slice whose container died without notice; held is one that `xpu agent`
-    holds more strictly, as it used more than its cap, until unheld; reserved is a device, by `xpu reserve`,
-    and pod-reserved what a Kubernetes pod has of this node. A container's name is the one that
-    it had when it was granted or refused its slice; --container takes that of now as well.
-
-    \b
-    Example:
-      xpu events --since 1h
-      xpu events --follow --json | jq 'select(.event == "refused").reason'
-    """
     names, is_empty = Names(), True
     try:
         for found, grants in _pieces(0.0 if since is None else time.time() - since, follow):
@@ -142,8 +144,37 @@ def _of(part: Part) -> str:
     return f"{name}: {', '.join(amounts)}" if amounts else name
 
 
-def _plain(event: Event, name: str | None) -> dict[str, Any]:
-    """For scripts: `time` as text in UTC; amounts in bytes and percent, null for all of it or no cap."""
+class EventPartJson(TypedDict):
+    """A device that an event is about."""
+
+    uuid: str
+    #: A GPU's index is a number, a MIG device's is text (`"0:1"`); null: it was not known.
+    index: int | str | None
+    #: Bytes that the container has from then on, or had until then; null: all of the device, or not said.
+    memory_bytes: int | None
+    #: Percent of the device's time; null: no cap, or not said.
+    cores: int | None
+
+
+class EventJson(TypedDict):
+    """An event."""
+
+    #: Grows from event to event; begins with 1 in a new ledger.
+    id: int
+    #: RFC 3339, UTC, whole seconds.
+    time: str
+    #: The kind.
+    event: str
+    #: Null: the event is of no container.
+    container_id: str | None
+    #: The container's name as the engine had it then; null: it is not known.
+    name: str | None
+    devices: list[EventPartJson]
+    #: Why, in words; null: there is nothing to say.
+    reason: str | None
+
+
+def _plain(event: Event, name: str | None) -> EventJson:
     return {
         "id": event.id,
         "time": timestamp(event.time),

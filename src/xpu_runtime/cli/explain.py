@@ -28,6 +28,7 @@ from xpu_runtime.errors import ApplyError, ConfigError, RequestError
 from xpu_runtime.ledger import quotas
 from xpu_runtime.ledger.grants import CORES, Grant, Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
+from xpu_runtime.ledger.vocabulary import CODES
 from xpu_runtime.limits import choose, pages, registry, sharing
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.observe import agent_status, asking, containers
@@ -40,7 +41,6 @@ from xpu_runtime.start.sequence import Start
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Inventory, find
 
-_GRANTED, _WRONG, _REFUSED = 0, 2, 3
 _NO_QUOTA = "no quota of policy.quotas matches what the engine tells of it: annotations and user namespace"
 
 
@@ -105,10 +105,10 @@ def explain(
     except RequestError as error:
         wrong = Refusal(error.code, str(error))
         _tell(shown, mode, why, (), wrong)
-        context.exit(_WRONG)
+        context.exit(CODES[wrong.code].exit_status)
     if request is None:
         _tell(shown, mode, "the container asks for no XPU and is left alone", (), None)
-        context.exit(_GRANTED)
+        context.exit()
     request, inventory = steps.request, steps.inventory
     with steps.ledger() as ledger:
         outcome = steps.decide(ledger)
@@ -119,7 +119,7 @@ def explain(
         others = [slice_ for grant in ledger.grants() for slice_ in grant.slices]
     if isinstance(outcome, Refusal):
         _tell(shown, mode, why, (), outcome)
-        context.exit(_REFUSED)
+        context.exit(CODES[outcome.code].exit_status)
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
         # The container's volumes are not mounted yet, and the host's mounts below its own /usr are none of

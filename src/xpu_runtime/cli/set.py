@@ -16,6 +16,7 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import MEMORY, Grant
 from xpu_runtime.ledger.refusal import Refused
+from xpu_runtime.ledger.vocabulary import CODES
 from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.registry import NONE
 from xpu_runtime.limits.resize import Wanted, resize
@@ -23,8 +24,6 @@ from xpu_runtime.observe import asking, containers, names
 from xpu_runtime.request.request import PRIORITIES, SCHEDS
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
 from xpu_runtime.vendors.inventory import Inventory, begins
-
-_REFUSED = 3
 
 
 def _amount(context: click.Context, param: click.Parameter, value: str | None) -> Memory | None:
@@ -112,7 +111,7 @@ def set(
         line = refused.refusal.line({"XPU_MEM": "--mem ", "XPU_CORES": "--cores "})
         more = ", or give --force" if refused.refusal.code == "below-use" else ""
         click.echo(f"xpu: refused: {line}{more}", err=True)
-        context.exit(_REFUSED)
+        context.exit(CODES[refused.refusal.code].exit_status)
     _tell(inventory, after, positions, wanted, as_json)
     _tell_notes(grant, after, positions, wanted)
 

@@ -41,7 +41,7 @@ def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = Tr
     """
     if os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt"):
         raise ApplyError(
-            f"process {pid} has no mount namespace of its own: what it got, the whole host would get",
+            f"process {pid} has no mount namespace of its own, so this would mount on the host; refusing",
             "give the container a mount namespace, or set mode: spec in the configuration",
         )
     nodes = [each.node for each in plan.nodes]

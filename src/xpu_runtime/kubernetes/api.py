@@ -54,8 +54,11 @@ _GONE = 410
 
 
 class ApiError(XpuError):
-    """A request that failed. `status` is HTTP's, 0 where there was no answer; `reason` is that of the API's
-    Status object ("NotFound", "Conflict"); `retry_after` is in seconds."""
+    """A request to the API server that failed.
+
+    `status` is HTTP's, 0 where there was no answer; `reason` is that of the API's Status object ("NotFound",
+    "Conflict"); `retry_after` is in seconds.
+    """
 
     def __init__(self, what: str, status: int = 0, reason: str = "", retry_after: float = 0.0) -> None:
         super().__init__(what)

@@ -68,7 +68,7 @@ _LARGEST = (1 << 63) - 1
 
 
 class DemandError(XpuError):
-    """What a pod asks for makes no sense, and would on no node; the text begins with the container's name,
+    """A request of a pod that no node could serve. The text begins with the container's name,
     where it is one's limits."""
 
 

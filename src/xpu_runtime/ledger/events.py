@@ -55,7 +55,7 @@ _STARTS = """CREATE TABLE IF NOT EXISTS start_seconds (
 #: with other bounds needs a table with another name.
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
 
-#: What a row can tell of.
+#: What a row can tell of; vocabulary.py says what each means.
 GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
     "granted",
     "refused",
@@ -72,10 +72,6 @@ RESERVED, UNRESERVED = "reserved", "unreserved"
 POD_RESERVED, POD_UNRESERVED = "pod-reserved", "pod-unreserved"
 #: More strictly, by the agent, and no longer.
 HELD, UNHELD = "held", "unheld"
-KINDS = (
-    *(GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED),
-    *(DRAINED, UNDRAINED, RESERVED, UNRESERVED, POD_RESERVED, POD_UNRESERVED, HELD, UNHELD),
-)
 
 
 class Part(Value):

@@ -11,23 +11,9 @@ from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Any
 
-    Code = Literal[
-        "no-device",  # the node has none
-        "unknown-device",  # a named one does not exist
-        "unknown-reservation",  # no device is reserved under the name
-        "not-eligible",  # none can serve this request
-        "not-enough-devices",
-        "not-enough-memory",
-        "not-enough-cores",
-        "not-enough",  # none has the memory and the cores at once
-        "in-use",  # a whole device is requested, and every one is in use
-        "over-quota",  # it fits, and whoever asks may not have so much
-        "wrong-request",  # the request itself is wrong (xpu explain)
-        "wrong-assignment",  # what a pod says that it was assigned proves nothing, or holds no more
-        "below-use",  # a limit below what the container uses now
-    ]
+    from xpu_runtime.ledger.vocabulary import Code
 
 #: Reasons in the one-line message; the value holds each device's.
 _SHOWN = 8

@@ -1,9 +1,10 @@
 """A reading of the node in Prometheus' text format.
 
-Each metric is a line of one of the tables below: its name, what it says, and where its value comes from. A
-value that is not known is left out, its help is not. What containers' authors choose are ids and names, which
-are cut and made printable. A slice's series are told apart by the id: there are as many as there are slices,
-and two are never the same. The name is in one of them alone.
+Each metric is a line of one of the tables below: its name, what it says, and where its value comes from. The
+page docs/reference/metrics.md is made from them. A value that is not known is left out, its help is not. What
+containers' authors choose are ids and names, which are cut and made printable. A slice's series are told
+apart by the id: there are as many as there are slices, and two are never the same. The name is in one of them
+alone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Optional
 
 from xpu_runtime import third_party, version
-from xpu_runtime.ledger import events
-from xpu_runtime.ledger.grants import MEMORY, Slice, Use
+from xpu_runtime.ledger import events, vocabulary
+from xpu_runtime.ledger.grants import MEMORY, Holding, Slice, Use
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.linux import proc
@@ -31,28 +32,16 @@ from prometheus_client.core import (  # noqa: E402
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
-    InfoMetricFamily,
     Metric,
 )
 
 #: Of a label's value.
 _LONGEST = 128
-#: A container can be refused for these (ledger/refusal.py). All are there from the start, with 0: from a
-#: counter that begins with 1 nobody could tell that it has grown.
-CODES = (
-    "no-device",
-    "unknown-device",
-    "unknown-reservation",
-    "not-eligible",
-    "not-enough-devices",
-    "not-enough-memory",
-    "not-enough-cores",
-    "not-enough",
-    "in-use",
-    "over-quota",
-    "wrong-request",
-    "wrong-assignment",
-)
+#: Labels: those that tell devices and slices apart, and those that only the metric `..._info` has.
+_BUILD = ["version", "commit"]
+_DEVICE, _DEVICE_FACTS = ["uuid", "index"], ["name", "vendor", "driver_version"]
+_SLICE = ["container_id", *_DEVICE]
+_SLICE_FACTS = ["name", "mode", *Holding._fields, "sched", "priority"]
 
 
 class _OfSlice(Value):
@@ -68,92 +57,124 @@ _Device = tuple[str, str, Callable[[DeviceState], Optional[float]]]
 _Slice = tuple[str, str, Callable[[_OfSlice], Optional[float]]]
 
 _DEVICES: tuple[_Device, ...] = (
-    ("healthy", "0: the device has a fault.", lambda of: of.device is not None and of.device.fault is None),
-    ("drained", "1: it gets no new slices until it is undrained.", lambda of: _is_marked(of, of.why_drained)),
+    (
+        "healthy",
+        "0: the device has a fault, or is no longer on the node.",
+        lambda of: of.device is not None and of.device.fault is None,
+    ),
+    (
+        "drained",
+        "1: the device gets no new slices until `xpu undrain`.",
+        lambda of: _is_marked(of, of.why_drained),
+    ),
     (
         "reserved",
-        "1: it is given only to those that name its reservation.",
+        "1: only containers that name its reservation get it (`xpu reserve`).",
         lambda of: _is_marked(of, of.reservation),
     ),
-    ("slices", "Slices that are granted of it.", lambda of: len(of.card.rows)),
-    ("memory_bytes", "Memory that it has.", lambda of: of.device.memory_bytes if of.device else None),
+    ("slices", "Slices granted on the device.", lambda of: len(of.card.rows)),
+    (
+        "memory_bytes",
+        "Memory of the device, without what the driver keeps for itself.",
+        lambda of: of.device.memory_bytes if of.device else None,
+    ),
     (
         "memory_granted_bytes",
-        "Memory that is granted of it, with what is reserved for pods.",
+        "Memory granted to containers or reserved for pods.",
         lambda of: of.card.use.booked(of.card.memory_total),
     ),
     (
         "memory_reserved_bytes",
-        "Of that, what is reserved for pods and no container has.",
+        "Memory reserved for pods whose containers do not have it yet; part of the granted memory.",
         lambda of: of.card.use.reserved(of.card.memory_total),
     ),
     (
         "memory_used_bytes",
-        "Memory in use as the driver reports it, whoever uses it.",
+        "Memory in use by any process, as the driver reports it.",
         lambda of: of.sensors.memory_used_bytes,
     ),
     (
         "cores_granted_ratio",
-        "Share of its time that is granted as caps, with what is reserved for pods.",
+        "Share of the device's time granted as caps or reserved for pods.",
         lambda of: of.card.use.cores / 100,
     ),
     (
         "cores_reserved_ratio",
-        "Of that, what is reserved for pods and no container has.",
+        "Share reserved for pods whose containers do not have it yet; part of the granted share.",
         lambda of: of.card.use.reserved_cores / 100,
     ),
-    ("utilization_ratio", "Share of its time in use.", lambda of: _ratio(of.card.busy)),
-    ("temperature_celsius", "Its temperature.", lambda of: of.sensors.temperature_celsius),
-    ("power_watts", "The power that it takes.", lambda of: of.sensors.power_watts),
+    (
+        "utilization_ratio",
+        "Share of the device's time in use by any process.",
+        lambda of: _ratio(of.card.busy),
+    ),
+    (
+        "temperature_celsius",
+        "Temperature; absent for a MIG device.",
+        lambda of: of.sensors.temperature_celsius,
+    ),
+    ("power_watts", "Power draw; absent for a MIG device.", lambda of: of.sensors.power_watts),
 )
 
 _SLICES: tuple[_Slice, ...] = (
-    ("memory_granted_bytes", "Memory that is booked for it.", lambda of: of.slice.memory_bytes),
+    (
+        "memory_granted_bytes",
+        "Memory booked: the request, or all of the device.",
+        lambda of: of.slice.memory_bytes,
+    ),
     (
         "memory_limit_bytes",
-        "The limit in force; none for a whole device.",
+        "Memory limit in force; absent for a whole device.",
         lambda of: _limit(of, MEMORY),
     ),
     (
         "memory_used_bytes",
-        "Memory in use, by the container's account or else by the driver.",
+        "Memory in use, by the container's own account, or by the driver where there is no account.",
         lambda of: of.row.memory,
     ),
     (
         "memory_reported_bytes",
-        "Memory in use as the driver reports it.",
+        "Memory in use by the container's processes, as the driver reports it.",
         lambda of: of.reading.usage.by_driver(of.row.grant, of.row.position),
     ),
-    ("cores_granted_ratio", "Its cap (XPU_CORES); none without one.", lambda of: _ratio(of.row.asked)),
+    (
+        "cores_granted_ratio",
+        "Cap on the device's time (`XPU_CORES`); absent without a cap.",
+        lambda of: _ratio(of.row.asked),
+    ),
     (
         "cores_allowed_ratio",
-        "The share that the agent allows it now.",
+        "Share of the device's time that `xpu agent` allows now; MAY of `xpu top`.",
         lambda of: _ratio(of.row.allowed),
     ),
     (
         "cores_got_ratio",
-        "The share of the device's time that it had since the last look.",
+        "Share of the device's time used since the last reading; GOT of `xpu top`.",
         lambda of: _ratio(of.row.got),
     ),
-    ("waiting", "1: a launch has waited for its turn since the last look.", lambda of: of.row.waits),
+    ("waiting", "1: a launch has waited for its turn since the last reading.", lambda of: of.row.waits),
     (
         "held_strictly",
-        "1: the agent holds it more strictly, for it used more than its cap.",
+        "1: `xpu agent` holds the slice more strictly because it used more than its cap.",
         lambda of: bool(of.row.strict),
     ),
 )
 
 _QUOTAS: tuple[_Quota, ...] = (
-    ("slices", "Slices that are granted to those that count to it.", lambda _, now: now.slices),
-    ("max_slices", "The most of that.", lambda quota, _: quota.max_slices),
-    ("memory_granted_bytes", "Memory that is booked for them.", lambda _, now: now.memory_bytes),
-    ("max_memory_bytes", "The most of that.", lambda quota, _: quota.max_memory),
+    ("slices", "Slices granted to the containers that count towards the quota.", lambda _, now: now.slices),
+    ("max_slices", "The most slices that the quota allows.", lambda quota, _: quota.max_slices),
+    ("memory_granted_bytes", "Memory booked for these containers.", lambda _, now: now.memory_bytes),
+    ("max_memory_bytes", "The most memory that the quota allows.", lambda quota, _: quota.max_memory),
     (
         "cores_granted_ratio",
-        "Shares of devices' time that are granted to them, 1 for a slice without a cap.",
+        "Shares of devices' time granted to these containers; a slice without a cap counts as 1.",
         lambda _, now: now.cores / 100,
     ),
-    ("max_cores_ratio", "The most of that.", lambda quota, _: _ratio(quota.max_cores)),
+    (
+        "max_cores_ratio",
+        "The largest sum of shares that the quota allows.",
+        lambda quota, _: _ratio(quota.max_cores),
+    ),
 )
 
 
@@ -163,12 +184,12 @@ _QUOTAS: tuple[_Quota, ...] = (
 _SECONDS: tuple[tuple[str, str, Callable[[Compute, float], float]], ...] = (
     (
         "device",
-        "Time of the device that was charged to it, where it has a cap; by its own account.",
+        "Device time charged to the slice, by its own account; absent without a cap.",
         lambda page, age: min(page.used / 1e9, age),
     ),
     (
         "held_back",
-        "Time that its launches waited for their turns, of all threads together; by its own account.",
+        "Time that launches waited, summed over threads, by the slice's own account; absent without a cap.",
         lambda page, age: min(page.held / 1e9, age * pages.SLOTS),
     ),
 )
@@ -209,9 +230,20 @@ def text(
     for each text that the same reader gets."""
     problems: list[str] = []
     registry_ = CollectorRegistry(auto_describe=False)
-    families = [*_of_node(reading, totals), *_of_quotas(quotas), *_of_reading(reading, problems, counted)]
-    registry_.register(_Families(families))
+    registry_.register(_Families(families(reading, totals, quotas, counted, problems)))
     return generate_latest(registry_), problems
+
+
+def families(
+    reading: Reading | None,
+    totals: events.Totals,
+    quotas: Sequence[tuple[Quota, Use]],
+    counted: Counted,
+    problems: list[str],
+) -> list[Metric]:
+    """As `text`, each metric with its name, type, labels and help; what could not be read goes to
+    `problems`."""
+    return [*_of_node(reading, totals), *_of_quotas(quotas), *_of_reading(reading, problems, counted)]
 
 
 class _Families:
@@ -226,28 +258,42 @@ class _Families:
 
 def _of_node(reading: Reading | None, totals: events.Totals) -> Iterator[Metric]:
     has_devices = reading is not None and not reading.missing
-    build = {"version": version.VERSION, "commit": version.COMMIT}
-    yield InfoMetricFamily("xpu_build", "The runtime that tells this.", value=build)
-    yield GaugeMetricFamily("xpu_up", "0: devices and slices could not be read.", value=has_devices)
+    build = _info("xpu_build_info", "1; the labels say which version of the runtime this is.", _BUILD)
+    build.add_metric([version.VERSION, version.COMMIT], 1)
+    yield build
+    yield GaugeMetricFamily(
+        "xpu_up",
+        "0: devices and slices could not be read (driver, configuration); their metrics are left out.",
+        value=has_devices,
+    )
     runs = agent_status.ask() is not None if reading is None else reading.agent
-    yield GaugeMetricFamily("xpu_agent_up", "1: xpu agent runs.", value=runs)
-    happened = CounterMetricFamily("xpu_events", "Events since the ledger was made.", labels=["event"])
-    for kind, number in {**dict.fromkeys(events.KINDS, 0), **totals.kinds}.items():
+    yield GaugeMetricFamily("xpu_agent_up", "1: `xpu agent` runs.", value=runs)
+    happened = CounterMetricFamily(
+        "xpu_events", "Events since the ledger was made, by kind.", labels=["event"]
+    )
+    for kind, number in {**dict.fromkeys(vocabulary.KINDS, 0), **totals.kinds}.items():
         happened.add_metric([kind], number)
     yield happened
     refusals = CounterMetricFamily(
-        "xpu_refused", "Containers that were refused, by the refusal's code.", labels=["code"]
+        "xpu_refused", "Containers that were refused, by the code of the refusal.", labels=["code"]
     )
-    for code, number in {**dict.fromkeys(CODES, 0), **totals.refusals}.items():
+    # All are there from the start: from a counter that begins with 1 nobody could tell that it has grown.
+    for code, number in {**dict.fromkeys(vocabulary.OF_STARTS, 0), **totals.refusals}.items():
         refusals.add_metric([code], number)
     yield refusals
     yield _starts(totals)
 
 
+def _info(name: str, help_: str, labels: Sequence[str]) -> GaugeMetricFamily:
+    """In the text format an info is a gauge that is 1; the library's own does not know its labels in
+    advance."""
+    return GaugeMetricFamily(name, help_, labels=labels)
+
+
 def _starts(totals: events.Totals) -> Metric:
     family = HistogramMetricFamily(
         "xpu_start_seconds",
-        "How long hooks took until a container's limits were in force and it was entered as running.",
+        "Time until the limits were in force and the container was booked as running, by mode: hook or spec.",
         labels=["mode"],
     )
     bounds = [*map(str, events.BUCKETS_S), "+Inf"]
@@ -269,18 +315,14 @@ def _of_quotas(quotas: Sequence[tuple[Quota, Use]]) -> Iterator[Metric]:
 
 def _of_reading(reading: Reading | None, problems: list[str], counted: Counted) -> Iterator[Metric]:
     devices = [] if reading is None else states(reading, problems)
-    info = InfoMetricFamily("xpu_device", "What a device is.", labels=["uuid", "index"])
+    info = _info("xpu_device_info", "1; the labels say what the device is.", [*_DEVICE, *_DEVICE_FACTS])
     for of in devices:
         driver = reading.inventory.driver(of.device.vendor) if reading and of.device else None
-        facts = {
-            "name": of.card.name,
-            "vendor": driver.vendor if driver else "",
-            "driver_version": driver.version if driver else "",
-        }
-        info.add_metric([of.card.uuid, of.card.index], {key: _label(fact) for key, fact in facts.items()})
+        facts = (of.card.name, driver.vendor if driver else "", driver.version if driver else "")
+        info.add_metric([of.card.uuid, of.card.index, *map(_label, facts)], 1)
     yield info
     for name, told, value in _DEVICES:
-        family = GaugeMetricFamily(f"xpu_device_{name}", told, labels=["uuid", "index"])
+        family = GaugeMetricFamily(f"xpu_device_{name}", told, labels=_DEVICE)
         for of in devices:
             if (number := value(of)) is not None:
                 family.add_metric([of.card.uuid, of.card.index], float(number))
@@ -291,23 +333,30 @@ def _of_reading(reading: Reading | None, problems: list[str], counted: Counted) 
 
 
 def _of_slices(slices: list[tuple[list[str], _OfSlice]], counted: Counted) -> Iterator[Metric]:
-    labels = ["container_id", "uuid", "index"]
-    info = InfoMetricFamily("xpu_slice", "How a slice is held, and shares its device.", labels=labels)
+    help_ = (
+        "1; the labels say how the limits are held (strength: hard, soft or unenforced) and how the device's "
+        "time is shared. `name` is NAME of `xpu ps`."
+    )
+    info = _info("xpu_slice_info", help_, [*_SLICE, *_SLICE_FACTS])
     for identity, of in slices:
-        held = {key: name or "" for key, name in of.slice.holding.as_dict().items()}
-        shared = {"sched": of.row.sched or "", "priority": of.row.priority or ""}
-        info.add_metric(
-            identity, {"name": _label(of.row.name or ""), "mode": of.row.grant.mode, **held, **shared}
+        held = (name or "" for name in of.slice.holding.as_dict().values())
+        facts = (
+            _label(of.row.name or ""),
+            of.row.grant.mode,
+            *held,
+            of.row.sched or "",
+            of.row.priority or "",
         )
+        info.add_metric([*identity, *facts], 1)
     yield info
     for name, told, value in _SLICES:
-        family = GaugeMetricFamily(f"xpu_slice_{name}", told, labels=labels)
+        family = GaugeMetricFamily(f"xpu_slice_{name}", told, labels=_SLICE)
         for identity, of in slices:
             if (number := value(of)) is not None:
                 family.add_metric(identity, float(number))
         yield family
     for name, told, seconds in _SECONDS:
-        counter = CounterMetricFamily(f"xpu_slice_{name}_seconds", told, labels=labels)
+        counter = CounterMetricFamily(f"xpu_slice_{name}_seconds", told, labels=_SLICE)
         for identity, of in slices:
             if of.row.compute is not None and of.row.asked is not None:
                 now = seconds(of.row.compute, _age_s(of.row))

@@ -16,7 +16,7 @@ from typing import Any
 from xpu_runtime import version
 from xpu_runtime.errors import XpuError
 from xpu_runtime.finding import printable
-from xpu_runtime.ledger import events
+from xpu_runtime.ledger import events, vocabulary
 from xpu_runtime.ledger.events import Event, Totals
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
@@ -214,7 +214,7 @@ def _event(event: Event, names: Names) -> dict[str, Any]:
 
 def _totals(totals: Totals) -> dict[str, Any]:
     return {
-        "events": {**dict.fromkeys(events.KINDS, 0), **totals.kinds},
+        "events": {**dict.fromkeys(vocabulary.KINDS, 0), **totals.kinds},
         "refusals": totals.refusals,
     }
 

@@ -10,7 +10,7 @@ from xpu_runtime.request.units import MIB, Memory, as_variable, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from xpu_runtime.ledger.refusal import Code
+    from xpu_runtime.ledger.vocabulary import Code
 
 
 def why(request: Request, devices: list[AvailableDevice], count: int, fixed: bool, step: int) -> Refusal:

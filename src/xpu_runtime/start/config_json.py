@@ -49,7 +49,7 @@ def write(path: str, spec: Spec, caller: Caller, *, keep: bool) -> str | None:
     low-level runtime to be given. SpecError, and the old bytes are still there, if that cannot be either.
     """
     if not proc.is_alive(caller.pid, caller.start_time):  # killed, while a start worker is at this for it
-        raise SpecError(f"whoever was to start {os.path.dirname(path)} has ended")
+        raise SpecError(f"the process that was to start {os.path.dirname(path)} has ended")
     try:
         _write(path, spec, keep)
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from support import GIB, REPOSITORY
+from support import GIB
 from support.sharing_time import Make
 
 from ..conftest import Node
@@ -197,18 +197,3 @@ def test_a_file_for_node_exporter_is_whole_and_readable(node: Node, bundles: Bun
     assert found.one("xpu_events_total", event="granted") == 0
     done = node.xpu("metrics", "--output", node.folder / "missing" / "xpu.prom", check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "missing" in done.stderr
-
-
-def test_what_is_written_of_metrics_names_those_that_there_are(node: Node) -> None:
-    node.sim("1xT4")
-    names = figures(node).names
-    page = (REPOSITORY / "docs/reference/metrics.md").read_text()
-    rows = "\n".join(line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `xpu_"))
-    told = set(re.findall(r"`(xpu_\w+)`", rows))
-    # Of the device plugin and the extender: tests/unit/kubernetes/test_metrics_page.py.
-    of_kubernetes = {name for name in told if name.startswith(("xpu_kubernetes_", "xpu_extender_"))}
-    assert told - of_kubernetes == names
-    for file in ("grafana-dashboard.json", "prometheus-rules.yaml"):
-        text = (REPOSITORY / "packaging/monitoring" / file).read_text()
-        used = {re.sub("_(bucket|count)$", "", name) for name in re.findall(r"\bxpu_\w+", text)}
-        assert used and used <= told, file

@@ -21,6 +21,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector  # noqa: E402
 
 _PREFIX = "xpu_kubernetes"
+_IDS = (
+    "IDs that the kubelet is told of, by state: healthy, unhealthy (the device has a fault), withheld (the "
+    "device is drained or reserved), elsewhere (taken by docker, or by pods through another resource); and "
+    "given, those that pods have."
+)
+_PODS = "Pods of this node that ask for devices, by state: reserved, refused or waiting."
 
 
 class Snapshot(Value):
@@ -44,14 +50,23 @@ class Metrics:
     """Counts calls, and makes the page."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._registry = CollectorRegistry()
+        #: docs/reference/metrics.md is made from it.
+        self.registry = CollectorRegistry()
         self._calls = Counter(
-            "calls", "Calls of the kubelet.", ("call", "outcome"), namespace=_PREFIX, registry=self._registry
+            "calls",
+            "Calls of the kubelet (options, allocate, pre_start), by outcome: ok, refused or error.",
+            ("call", "outcome"),
+            namespace=_PREFIX,
+            registry=self.registry,
         )
         self._seconds = Summary(
-            "call_seconds", "How long they took.", ("call",), namespace=_PREFIX, registry=self._registry
+            "call_seconds",
+            "How long these calls took.",
+            ("call",),
+            namespace=_PREFIX,
+            registry=self.registry,
         )
-        self._registry.register(_State(snapshot))
+        self.registry.register(_State(snapshot))
 
     def observe(self, call: str, outcome: str, seconds: float) -> None:
         """A call of the kubelet, which took so long."""
@@ -60,7 +75,7 @@ class Metrics:
 
     def page(self) -> bytes:
         """In Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
 
 class _State(Collector):
@@ -72,12 +87,12 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """One metric after the other."""
         now = self._snapshot()
-        ids = _gauge("ids", "IDs that the kubelet is told of.", "resource", "state")
+        ids = _gauge("ids", _IDS, "resource", "state")
         for resource, states in now.resources.items():
             for state, number in states.items():
                 ids.add_metric([resource, state], number)
         yield ids
-        yield _by("pods", "Pods of this node that ask for devices.", "state", now.pods)
+        yield _by("pods", _PODS, "state", now.pods)
         yield _by(
             "device_healthy",
             "0: the device has a fault, or its driver does not answer.",
@@ -86,18 +101,27 @@ class _State(Collector):
         )
         yield _by(
             "device_offered",
-            "0: no other pod gets any of it.",
+            "0: no other pod gets any of the device: it has a fault, or is drained or reserved.",
             "uuid",
             {uuid: offered for uuid, (_, offered) in now.devices.items()},
         )
         yield CounterMetricFamily(
-            f"{_PREFIX}_registrations", "Resources that a kubelet has taken.", now.registrations
+            f"{_PREFIX}_registrations",
+            "Resources that a kubelet has taken, again after each restart of it.",
+            now.registrations,
         )
         yield GaugeMetricFamily(
-            f"{_PREFIX}_registered", "0: the kubelet does not know all of them.", float(now.registered)
+            f"{_PREFIX}_registered",
+            "0: the kubelet does not know all resources of the plugin: no new pod gets a slice on the node.",
+            float(now.registered),
         )
         parts = {"api": now.api_answers, "ledger": now.ledger_answers, "drivers": now.drivers_answer}
-        yield _by("up", "0: what the plugin needs does not answer.", "part", parts)
+        yield _by(
+            "up",
+            "0: a part that the plugin needs (api, ledger, drivers) did not answer the last time.",
+            "part",
+            parts,
+        )
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -11,20 +11,29 @@ from xpu_runtime import third_party, version
 
 third_party.enable()
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest  # noqa: E402
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric  # noqa: E402
+from prometheus_client.core import GaugeMetricFamily, Metric  # noqa: E402
 from prometheus_client.registry import Collector  # noqa: E402
 
 #: Seconds; kube-scheduler gives a filter up after its httpTimeout.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _PREFIX = "xpu_extender"
+_PODS = (
+    "Pods that ask for devices, by state: waiting, binding, bound; held (they wait, and a place is held for "
+    "their group) and unverified (bound, and their assignment proves nothing)."
+)
 #: Of Cluster.counts: the metric, its labels, and what it says.
 _GAUGES: tuple[tuple[str, str, dict[str, str], str], ...] = (
-    ("nodes", "nodes", {"serves": "yes"}, "Nodes, by whether pods can be placed on their devices."),
+    (
+        "nodes",
+        "nodes",
+        {"serves": "yes"},
+        "All nodes of the cluster, by whether pods can be placed on their devices: yes or no.",
+    ),
     ("unusable_nodes", "nodes", {"serves": "no"}, ""),
     ("devices", "devices", {}, "Devices of the nodes that serve."),
     ("memory", "memory_bytes", {}, "Memory of the devices of the nodes that serve."),
-    ("free", "memory_free_bytes", {}, "What of it is free for pods."),
-    ("bound", "pods", {"state": "bound"}, "Pods that ask for devices, by what is known of them."),
+    ("free", "memory_free_bytes", {}, "The part of this memory that is free for pods."),
+    ("bound", "pods", {"state": "bound"}, _PODS),
     ("assumed", "pods", {"state": "binding"}, ""),
     ("held", "pods", {"state": "held"}, ""),
     ("waiting", "pods", {"state": "waiting"}, ""),
@@ -40,30 +49,31 @@ class Metrics:
     ) -> None:
         """`counts` is Cluster.counts; `state` has whether this replica leads, and whether it follows nodes
         and pods."""
-        self._registry = CollectorRegistry()
+        #: docs/reference/metrics.md is made from it.
+        self.registry = CollectorRegistry()
         self._asked = Histogram(
             "request_seconds",
-            "What kube-scheduler asked, until it was answered: ok, refused (with a reason) or error.",
+            "Time of answers to kube-scheduler (filter, prioritize, preempt, bind): ok, refused or error.",
             ("verb", "result"),
             namespace=_PREFIX,
-            registry=self._registry,
+            registry=self.registry,
             buckets=_BUCKETS,
         )
         self._api = Histogram(
             "api_bind_seconds",
-            "What the API server needed to bind a pod.",
+            "Time that the API server needed to bind a pod.",
             namespace=_PREFIX,
-            registry=self._registry,
+            registry=self.registry,
             buckets=_BUCKETS,
         )
         self._passed_on = Counter(
             "passed_on",
-            "Requests that were passed on to the replica that leads, by whether it answered.",
+            "Requests passed on to the replica that leads, by whether it answered: yes or no.",
             ("answered",),
             namespace=_PREFIX,
-            registry=self._registry,
+            registry=self.registry,
         )
-        self._registry.register(_State(counts, state))
+        self.registry.register(_State(counts, state))
 
     def asked(self, verb: str, result: str, seconds: float) -> None:
         """A request was answered."""
@@ -79,7 +89,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it, in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
 
 class _State(Collector):
@@ -93,7 +103,13 @@ class _State(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One metric after the other."""
-        yield InfoMetricFamily(f"{_PREFIX}_build", "Which extender this is.", {"version": version.VERSION})
+        build = GaugeMetricFamily(
+            f"{_PREFIX}_build_info",
+            "1; the label says which version of the extender this is.",
+            labels=["version"],
+        )
+        build.add_metric([version.VERSION], 1)
+        yield build
         counts = self._counts()
         families: dict[str, GaugeMetricFamily] = {}
         for key, name, labels, help_ in _GAUGES:
@@ -102,7 +118,9 @@ class _State(Collector):
             family.add_metric(list(labels.values()), counts[key])
         yield from families.values()
         state = GaugeMetricFamily(
-            f"{_PREFIX}_state", "1 where it is so: leads, follows_nodes, follows_pods.", labels=["state"]
+            f"{_PREFIX}_state",
+            "1: this replica is in the state: leads, follows_nodes or follows_pods.",
+            labels=["state"],
         )
         for name, value in self._state().items():
             state.add_metric([name], float(value))

@@ -210,7 +210,7 @@ def _write_keys(settings: Settings) -> None:
         write_keys(settings.keys)
     elif settings.values.get("placement") == "extender":
         raise ConfigError(
-            "there is no Secret xpu-keys with a key `keys`, which what the extender assigns is verified with",
+            "there is no Secret xpu-keys with a key `keys`, which verifies what the extender assigns",
             "make it: packaging/kubernetes/make-secrets",
         )
 

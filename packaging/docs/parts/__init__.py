@@ -1,0 +1,1 @@
+"""What reference.py writes into the pages, a module for each."""

@@ -1,0 +1,55 @@
+"""docs/reference/commands.md: the commands as click knows them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from xpu_runtime.cli.main import xpu
+
+from .markdown import cell, escaped
+
+
+def commands() -> str:
+    """A table of all commands, then a section each."""
+    found = list(below(click.Context(xpu, info_name="xpu")))
+    rows = [
+        f"| [`{context.command_path}`](#{context.command_path.replace(' ', '-')}) "
+        f"| {context.command.get_short_help_str(200).rstrip('.')} |"
+        for context in found
+    ]
+    return "\n".join(["| command | |", "|---|---|", *rows, "", *map(_command, found)])
+
+
+def below(parent: click.Context) -> Iterator[click.Context]:
+    """The commands of a group and of its groups, by name; of groups those that do something alone."""
+    group = parent.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
+        if command is None or command.hidden:
+            continue
+        context = click.Context(command, info_name=name, parent=parent)
+        if isinstance(command, click.Group):
+            yield from below(context)
+        else:
+            yield context
+
+
+def _command(context: click.Context) -> str:
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    text = inspect.cleandoc(command.help or "").replace("\f", "")
+    parts = [f"## {context.command_path}", f"    {usage}"]
+    for paragraph in text.split("\n\n"):
+        lines = paragraph.strip("\n").splitlines()
+        if lines and lines[0].strip() == "\b":  # click's mark: the lines stay as they are
+            parts.append("\n".join(["```text", *lines[1:], "```"]))
+        else:
+            parts.append("\n".join(escaped(line) for line in lines))
+    records = [each.get_help_record(context) for each in command.get_params(context)]
+    options = [f"| `{cell(each[0])}` | {cell(escaped(each[1]))} |" for each in records if each is not None]
+    parts.append("\n".join(["| option | |", "|---|---|", *options]))
+    return "\n\n".join(part for part in parts if part) + "\n"

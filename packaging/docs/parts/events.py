@@ -1,0 +1,29 @@
+"""docs/reference/events.md: kinds of events, and the fields that the journal and `--json` have."""
+
+from __future__ import annotations
+
+from xpu_runtime.agent import journal
+from xpu_runtime.ledger.vocabulary import KINDS
+
+from .markdown import table
+from .outputs import objects
+
+
+def kinds() -> str:
+    """With the priority that an entry of the journal has."""
+    rows = [
+        (f"`{kind}`", "warning" if kind in journal.WARNED_OF else "info", meaning)
+        for kind, meaning in KINDS.items()
+    ]
+    return table(("kind", "priority", "meaning"), rows)
+
+
+def fields() -> str:
+    """Of `xpu events --json`."""
+    return objects("EventJson")
+
+
+def fields_of_journal() -> str:
+    """Of an entry of systemd's journal."""
+    rows = [(f"`{name}`", meaning) for name, meaning, _ in (*journal.FIELDS, *journal.FIELDS_OF_DEVICE)]
+    return table(("field", "meaning"), rows)

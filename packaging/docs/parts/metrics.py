@@ -1,0 +1,57 @@
+"""docs/reference/metrics.md: the metrics, from what makes them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from xpu_runtime.kubernetes.device_plugin import metrics as plugin
+from xpu_runtime.kubernetes.extender import metrics as extender
+from xpu_runtime.ledger.events import Totals
+from xpu_runtime.observe import exposition
+
+from .markdown import code, escaped, table
+
+#: Those of a node by what their labels tell apart; what a name begins with after `xpu_`.
+_APART = ("device", "quota", "slice")
+KINDS = ("node", *_APART, "device-plugin", "extender")
+
+
+def of(kind: str) -> str:
+    """The table of one of KINDS."""
+    if kind == "device-plugin":
+        return _table(_of(plugin.Metrics(plugin.Snapshot).registry))
+    if kind == "extender":
+        return _table(_of(extender.Metrics(lambda: defaultdict(int), dict).registry))
+    found = exposition.families(None, Totals({}, {}, {}), (), exposition.Counted(), [])
+    return _table(each for each in found if _kind(each) == kind)
+
+
+def _kind(metric: Metric) -> str:
+    word = metric.name.split("_")[1]
+    return word if word in _APART else "node"
+
+
+def _of(registry: CollectorRegistry) -> Iterator[Metric]:
+    for collector in registry._collector_to_names:
+        labels = getattr(collector, "_labelnames", None)
+        for metric in collector.collect() if labels is None else collector.describe():
+            if labels is not None:
+                metric._labelnames = labels
+            yield metric
+
+
+def _table(metrics: Iterable[Metric]) -> str:
+    rows = [
+        (
+            f"`{each.name}{'_total' if each.type == 'counter' else ''}`",
+            each.type,
+            code(each._labelnames),
+            escaped(each.documentation).rstrip("."),
+        )
+        for each in metrics
+    ]
+    return table(("metric", "type", "labels", "meaning"), rows)
