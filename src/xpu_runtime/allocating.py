@@ -1,7 +1,8 @@
-"""What is reserved for pods: exact shares that a cluster's scheduler chose, or what this node places itself.
+"""Allocations of pods: exact shares that a cluster's scheduler chose, or that this node chose itself.
 
-For whoever knows the pods of this node. A pod's container then gets its grant out of the allocation, at its
-start (granting.py). Knows no Kubernetes: pods are a UID, names, and what their containers ask for.
+The device plugin, which knows the pods of this node, calls this. A pod's container gets its grant out of the
+allocation when it starts (granting.py). Nothing here knows Kubernetes: a pod is a UID, names, and its
+containers' requests.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Pod(Value):
-    """A pod, and what its containers ask for."""
+    """A pod and its containers' requests."""
 
     uid: str
     namespace: str
@@ -52,10 +53,10 @@ class RefusedContainer(Refusal):
 
 
 def enter(inventory: Inventory, config: Config, allocation: Allocation) -> Refusal | None:
-    """Reserves exactly these shares; why not, where they do not fit beside what others have.
+    """Reserves exactly these shares; returns the reason where they do not fit beside those of others.
 
-    The same again changes nothing; a later one (`made`) takes an earlier one's place, and is refused if it is
-    the earlier. A device that is drained, reserved or not healthy is no reason: a start tells that.
+    The same assignment again changes nothing. A later one (`made`) replaces an earlier one; an earlier one is
+    refused. A drained, reserved or unhealthy device is no reason to refuse here: the start refuses it.
     """
     # Before the ledger is locked: the backends look at files.
     unheld = _not_held(inventory, config, allocation)
@@ -72,7 +73,7 @@ def enter(inventory: Inventory, config: Config, allocation: Allocation) -> Refus
 
 
 def _not_held(inventory: Inventory, config: Config, allocation: Allocation) -> Refusal | None:
-    """Why a device cannot hold what is asked of it, as the container's start would tell."""
+    """Why a device cannot hold the requested limits, in the words of a container's start."""
     for group in (allocation.sidecars, allocation.containers, allocation.init):
         for name, shares in group.items():
             for share in shares:
@@ -89,11 +90,11 @@ def _not_held(inventory: Inventory, config: Config, allocation: Allocation) -> R
 
 
 def allocate(inventory: Inventory, config: Config, pod: Pod) -> Allocation | Refusal:
-    """Chooses devices for a pod's containers as the scheduler extender does, and reserves them. All of its
-    containers get theirs, or none.
+    """Chooses devices for a pod's containers as the scheduler extender does, and reserves them, for all
+    containers or for none.
 
-    A pod that has an allocation keeps it; of two that say they have one UID the second gets none. Where the
-    ledger was lost since, containers that run keep their devices if these still have what is asked for.
+    A pod that has an allocation keeps it. Of two pods with the same UID the second gets none. If the ledger
+    was lost since, running containers keep their devices as long as these still have enough free.
     """
     requests = {demand: _request(demand, pod) for _, demand in pod.demand.every}
     # Before the ledger is locked: the backends look at files, and starts wait for the lock.
@@ -137,7 +138,7 @@ class _Able:
 
 
 class _Placing:
-    """Places a pod's containers beside what `uses` says that others have."""
+    """Places a pod's containers beside the shares of others (`uses`)."""
 
     def __init__(
         self,
@@ -163,7 +164,7 @@ class _Placing:
             if isinstance(left, Refusal):
                 return _of_container(name, left)
             able[each] = left
-        # Of one vendor, whatever is asked for: the same ones for each container.
+        # Devices of one vendor, the same for each container.
         devices = [each.device for each in next(iter(able.values()), [])]
         may = {
             each: tuple(position for position, one in enumerate(found) if one.reason is None)
@@ -199,7 +200,7 @@ class _Placing:
         return Allocation(self._pod.uid, self._pod.namespace, self._pod.name, time.time(), *shares)
 
     def _why(self, shape: PodShape, names: Mapping[Shape, tuple[str, Demand]]) -> Refusal:
-        """Why there is no place for all: of the first container that has none beside those before it, the
+        """Why not all containers have a place: the reason of the first one without a place, in order of size,
         largest first."""
         sidecars = [each for is_sidecar, _, each in shape.order if is_sidecar]
         containers = [each for is_sidecar, _, each in shape.order if not is_sidecar]

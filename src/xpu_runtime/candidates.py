@@ -1,6 +1,7 @@
 """The devices that a request may have, before the ledger is asked: named ones, or those of one vendor.
 
-Each candidate comes with what holds its limits, or why it cannot serve. What is free of them is placement's.
+Each candidate comes with the backends that would hold its limits, or with the reason why it cannot serve. How
+much of it is free is placement's concern.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 
 def eligible(choice: list[Candidate], request: Request, config: Config) -> list[Candidate] | Refusal:
-    """The candidates that marks on devices leave, and Refusal where `all` of them are too many.
+    """The candidates that are neither drained nor reserved. Refusal if `all` of them are more than the policy
+    allows.
 
-    The marks are looked at under the ledger's lock, so that who drains a device and then has had the lock
-    knows that nobody gets it any more.
+    The marks are read under the ledger's lock. An operator who drains a device, and then gets the lock, knows
+    that no new container gets it.
     """
     if request.reservation is not None or os.path.lexists(paths.state_dir()):
         from xpu_runtime.placement.marks import unmarked  # most nodes have no marks
@@ -43,7 +45,7 @@ def eligible(choice: list[Candidate], request: Request, config: Config) -> list[
 
 
 def of(inventory: Inventory, request: Request, config: Config) -> list[Candidate] | Refusal:
-    """The devices to choose from, each with what holds its limits or why it cannot serve."""
+    """The devices to choose from, each with its backends or the reason why it cannot serve."""
     if not inventory.devices:
         return Refusal("no-device", node.why_empty(inventory))
     devices: list[Device] = []
@@ -72,9 +74,10 @@ def of(inventory: Inventory, request: Request, config: Config) -> list[Candidate
 
 
 def _of_one_vendor(inventory: Inventory, request: Request) -> list[Device]:
-    """The devices for a request that lists none: one vendor's, as a program is built for one.
+    """The devices for a request that lists none: those of one vendor, because a program is built for one.
 
-    Whose, XPU_REQUIRE says with `vendor`, else the image's variables; else it is the node's first devices'.
+    The vendor is that of XPU_REQUIRE (`vendor=`), otherwise of the image's variables, otherwise of the node's
+    first device.
     """
     vendors = list(dict.fromkeys(device.vendor for device in inventory.devices))
     if require.names_vendor(request.requirements):
@@ -95,7 +98,7 @@ def _no_device_of(inventory: Inventory, request: Request) -> str:
 
 
 def of_device(inventory: Inventory, device: Device, request: Request, config: Config) -> Candidate:
-    """One device, with what holds its limits, or why it cannot serve."""
+    """One device, with its backends or the reason why it cannot serve."""
     default, _ = unasked(device, config, request) if choose.takes_default(request) else (None, "")
     if default is not None and not request.memory:
         held, reason = choose.holding(inventory, device, request.replace(memory=(Memory(default),)), config)
@@ -116,9 +119,9 @@ def of_device(inventory: Inventory, device: Device, request: Request, config: Co
 
 
 def unasked(device: Device, config: Config, request: Request) -> tuple[int | None, str]:
-    """What a container gets of `device` that sets no XPU_MEM, in bytes, and where that is configured.
+    """The memory of `device`, in bytes, for a container without XPU_MEM, and the setting that it comes from.
 
-    (None, "") for the whole device, which a default or a maximum that is no less than it means as well.
+    (None, "") for the whole device; so it is for a default or maximum of at least its size.
     """
     if request.decided:
         return None, ""

@@ -1,6 +1,6 @@
 """The errors that a user can cause, as values with the facts in them.
 
-Each ends in one line for people: what is wrong, where, and what to do. The line is made at the entry point,
+Each becomes one line for people: the problem, its place, and the remedy. The line is made at the entry point,
 by `str(error)`; all other code raises the error with its facts. Knows nothing of logs and exit statuses
 (messages.py).
 """
@@ -20,7 +20,7 @@ _LONGEST_WORD = 100
 
 
 class XpuError(Exception):
-    """A problem that a person can fix: `what` is wrong, and `todo` says how to fix it."""
+    """A problem that a person can fix: `what` names the problem, `todo` the remedy."""
 
     def __init__(self, what: str, todo: str = "") -> None:
         super().__init__(what, todo)
@@ -43,7 +43,7 @@ def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
 
     word = word[:_LONGEST_WORD].lower()
     known = {each.lower(): each for each in words}
-    # What all of them begin with, as XPU_, makes none of them more alike than the others.
+    # A beginning common to all words, such as XPU_, must not count as likeness.
     shared = commonprefix(list(known)) if len(known) > 1 else ""  # noqa: RUF071 - words, not paths
     if word.startswith(shared):
         word = word.removeprefix(shared)
@@ -55,7 +55,7 @@ def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
 
 
 def incomplete_python(error: ImportError) -> tuple[str, str]:
-    """What is wrong, and what to do, where the interpreter lacks a module of the standard library."""
+    """The problem and its remedy if the interpreter lacks a module of the standard library."""
     version = ".".join(map(str, sys.version_info[:2]))
     what = f"{sys.executable or 'the interpreter'} (Python {version}) lacks a part of its standard library"
     todo = "install all of it: libpython3-stdlib on Debian and Ubuntu, python3-libs on Fedora and RHEL"
@@ -69,7 +69,7 @@ class ConfigError(XpuError):
 class RequestError(XpuError):
     """A container's request is misspelt, out of range, contradictory or against the policy."""
 
-    #: What it is counted as (ledger/refusal.py).
+    #: The code under which it is counted (ledger/refusal.py).
     code: Literal["wrong-request", "wrong-assignment"] = "wrong-request"
 
 

@@ -1,6 +1,6 @@
-"""What a check of the node has found, and what to do about it: the value of which `xpu doctor` prints lines.
+"""A finding of a check of the node, with its remedy: `xpu doctor` prints one on a line.
 
-Made by whoever knows the matter, a vendor or an area of doctor/, so it lies below them all.
+Vendors and the areas of doctor/ make findings, so this module lies below them all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ OK, WARNING, PROBLEM, UNKNOWN = STATES = ("ok", "warning", "problem", "unknown")
 
 
 class Finding(Value):
-    """One line: which check, one of STATES, what is there and where, and what to do (None: nothing).
+    """One line: the check, one of STATES, the text, and the remedy (None: nothing to do).
 
     problem: something does not work. warning: it works, but not as it should or not for long. unknown: it
     could not be looked at.
@@ -24,8 +24,8 @@ class Finding(Value):
 
 
 def printable(text: str) -> str:
-    """One line of `text` that a terminal, and any encoding of Unicode, can take: what engines and files say
-    of themselves can have escape sequences and lone surrogates in it."""
+    """`text` as one line that any terminal and any encoding of Unicode can show: texts of engines and files
+    can have escape sequences and lone surrogates in them."""
     return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
 
 

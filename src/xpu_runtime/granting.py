@@ -1,7 +1,7 @@
 """From a request to a grant: candidates, backends and placement, in one ledger transaction.
 
-Here a grant is given, bound to its container and taken back. What a container gets of it is delivery's, and
-how its limits are held is the backends'. No backend, vendor or engine is named here.
+A grant is given, bound to its container and taken back here. Delivery makes it usable in the container, and
+backends hold its limits. This module names no backend, vendor or engine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def decide(
     inventory: Inventory, request: Request, config: Config, ledger: Ledger
 ) -> tuple[Slice, ...] | Refusal:
-    """What the request, which is `resolved`, would get by what the ledger for it has; changes nothing."""
+    """The slices that a `resolved` request would get by the state of the ledger; changes nothing."""
     if request.choice == "none":
         return ()
     choice = candidates.of(inventory, request, config)
@@ -47,8 +47,8 @@ def decide(
 
 
 def resolved(request: Request) -> Request:
-    """The request with what its container's pod was assigned, where that is in the ledger; a container of no
-    pod has that in the request already. RequestError where nothing is assigned."""
+    """The request, completed by its pod's allocation from the ledger; the request of a container outside of
+    pods is complete already. RequestError if the pod has no allocation."""
     if request.of_pod is None or request.selectors:
         return request
     from xpu_runtime.ledger.pod_ledger import PodLedger
@@ -76,8 +76,8 @@ def _of_allocation(
     *,
     enter: bool,
 ) -> tuple[Slice, ...] | Refusal:
-    """What a pod's container gets of what is its pod's. `enter`: what its assignment says of the pod, and is
-    not reserved yet, is then entered."""
+    """A pod's container's part of its pod's allocation. With `enter`, an assignment that is not in the ledger
+    yet is entered."""
     from xpu_runtime.ledger.pod_ledger import PodLedger
     from xpu_runtime.placement import allocation
 
@@ -87,9 +87,7 @@ def _of_allocation(
         return there
     found = placed(choice, request, config, there.uses, ledger)
     if isinstance(found, Refusal):
-        return found.replace(
-            nearest=None, is_full=False
-        )  # what it gets was decided on: nothing else would do
+        return found.replace(nearest=None, is_full=False)  # its slices are decided: no other backend would do
     if enter and there.enter is not None:
         ledger.enter(there.enter, {device.uuid: device.index for device in inventory.devices})
     return found
@@ -102,8 +100,8 @@ def placed(
     uses: dict[str, Use],
     ledger: Ledger | None = None,
 ) -> tuple[Slice, ...] | Refusal:
-    """The slices of a request on some of these candidates, beside what `uses` says others have; `ledger`,
-    which is locked, says what counts to the request's quotas."""
+    """The slices of a request on some of these candidates, beside the shares of others (`uses`). `ledger`,
+    which is locked, has the use of the request's quotas."""
     left = candidates.eligible(choice, request, config)
     if isinstance(left, Refusal):
         return left
@@ -198,9 +196,9 @@ def impose(
 ) -> Grant:
     """Puts the grant's limits into force on the live container `pid`, and marks the grant as running.
 
-    With `choose_again` another backend may take the place of one that needs a cgroup v2 folder, which the
-    container turns out not to have; None where what the container gets is settled. XpuError, with no limit
-    left set, if one cannot be set.
+    With `choose_again` another backend may replace one that needs a cgroup v2 folder if the container turns
+    out to have none; None if the plan is settled already. XpuError if a limit cannot be set; then none stays
+    set.
     """
     # Not one that is not the container's own: a limit there would hold for the engine too.
     cgroup = cgroups.v2_folder(pid, not_of=caller.pid)
@@ -226,10 +224,11 @@ def impose(
 
 
 def _without_cgroup(inventory: Inventory, granted: Grant, request: Request, config: Config) -> Grant:
-    """The grant with what holds its limits chosen again, for a container without a cgroup v2 folder.
+    """The grant with backends chosen again, for a container without a cgroup v2 folder.
 
-    Whether it has one is certain only once it exists: runc before 1.1 makes none where cgroup v1 is mounted
-    beside v2 (hybrid), and no file says so before. Refused where nothing else can hold a limit.
+    Only an existing container shows whether it has that folder: runc before 1.1 makes none on a hybrid node
+    (cgroup v1 mounted beside v2), and no file tells this earlier. Refused if no other backend can hold a
+    limit.
     """
     request = request.replace(no_cgroup="the low-level runtime made no cgroup v2 folder for this container")
     slices = []
@@ -252,8 +251,8 @@ def _without_cgroup(inventory: Inventory, granted: Grant, request: Request, conf
 def release(
     config: Config, grants: list[Grant], cleared: Callable[[Config, list[Grant]], None] | None = None
 ) -> None:
-    """Lifts the limits of grants and gives their slices back; safe to repeat. `cleared` does what `clear`
-    does."""
+    """Lifts the limits of grants and gives their slices back; safe to repeat. `cleared` stands for
+    `clear`."""
     if not grants:
         return
     (cleared or clear)(config, grants)
@@ -265,7 +264,7 @@ def release(
 
 
 def end_unused(grants: list[Grant]) -> None:
-    """Ends what backends keep for devices that these grants were the last to use."""
+    """Ends the daemons and files that backends keep for a device, if these grants were its last."""
     if grants and os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):
         from xpu_runtime.limits import per_device
 
@@ -273,7 +272,7 @@ def end_unused(grants: list[Grant]) -> None:
 
 
 def reap(config: Config, cleared: Callable[[Config, list[Grant]], None] | None = None) -> list[Grant]:
-    """Takes back what dead containers hold, and returns their grants. `cleared` does what `clear` does."""
+    """Takes back the slices of dead containers, and returns their grants. `cleared` stands for `clear`."""
     from xpu_runtime.limits import folders
     from xpu_runtime.oci import own_bundle
 
@@ -296,6 +295,6 @@ def reap(config: Config, cleared: Callable[[Config, list[Grant]], None] | None =
 
 
 def clear(config: Config, grants: list[Grant]) -> None:
-    """Lifts the limits of grants that have ended, and removes what was made for them."""
+    """Lifts the limits of grants that have ended, and removes their files."""
     needed = any(enforce.must_lift(grant) for grant in grants)
     enforce.clear(discovery.load(config) if needed else None, grants)

@@ -1,10 +1,10 @@
-"""The hook: what the low-level runtime calls while it creates a container, and after it is gone.
+"""The hook: the low-level runtime calls it while it creates a container, and after the container is gone.
 
 `createRuntime` (or `prestart`) gives the container its slice; in spec mode (`--grant N`) it binds the grant
 to the container that now exists. `poststop` gives everything back. Called by the shim's hooks in the spec, or
 by an engine's own hooks.d, through native/launcher/hook.c: that has a start worker do it (worker.py), or runs
-`python3 -I -S`, and a stage imports only what it needs. The end of a container is handled in this file. How a
-container gets what it asks for is not known here: see start/.
+`python3 -I -S`, and a stage imports only what it needs. The end of a container is handled in this file.
+start/ knows how a container gets its slice.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def _asking_spec(bundle: str, is_booked: bool) -> Spec | None:
 
 
 def stop(state: State, number: int | None, log: Log) -> None:
-    """Gives back what the container of `state` held; nothing is no error.
+    """Gives back the slices of the container of `state`; no error if it held none.
 
-    Where the ledger cannot be had in time, or not be read or written at all, the container ends all the same,
-    and its slices are left for the next start to reap.
+    If the ledger stays locked too long, or cannot be read or written, the container ends all the same, and
+    the next start reaps its slices.
     """
     if os.path.isdir(paths.in_run_dir(paths.BUILDS)):  # else no step of a build had anything in this boot
         from xpu_runtime.delivery import made
@@ -130,9 +130,9 @@ def _give_back(state: State, number: int | None) -> None:
 def _is_of(grant: Grant, state: State, number: int | None) -> bool:
     """Whether the stopped container of `state` held the grant.
 
-    A runtime with another --root may have a container of the same id and bundle, which runs. The first
-    process of one that has ended may still be there, ending, in no cgroup: the kernel has it wait for the
-    others of its pid namespace (pid_namespaces(7)), and an exec's process waits for its parent outside.
+    A runtime with another --root may run a container of the same id and bundle. The first process of an ended
+    container may still exist, in no cgroup: the kernel makes it wait for the others of its pid namespace
+    (pid_namespaces(7)), and an exec's process waits for its parent outside.
     """
     if number is not None:
         return grant.id == number
@@ -161,13 +161,13 @@ def _release_with_limits(grants: list[Grant]) -> None:
     try:
         config = load()
     except ConfigError:
-        config = DEFAULTS  # what was given is given back, whatever has become of the configuration
+        config = DEFAULTS  # slices are given back even if the configuration is broken by now
     granting.release(config, grants)
 
 
 def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None = None) -> int:
-    """One call, in a process that `caller` waits for, or its own: a stage and options, and what gives the
-    container's state. Returns the exit status."""
+    """One call of the hook: a stage and options, and a function that reads the container's state. It runs in
+    a process that `caller` waits for, or in the caller's own. Returns the exit status."""
     log = Log()
     state = None
     try:
@@ -186,7 +186,7 @@ def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None
                 from xpu_runtime.start import not_started
 
                 not_started.note(state.id, state.bundle, error)
-            except Exception as unwritten:  # a part of us may be missing; what matters is said above
+            except Exception as unwritten:  # a part may be missing; see the line above
                 to_system_log("warning", f"no event was written: {line_of(unwritten)}")
         return 1
     return 0

@@ -1,4 +1,5 @@
-"""HTTP/1.1's requests and answers as values, and the heads that say them. What is asked is not known here."""
+"""Requests and answers of HTTP/1.1 as values, and their heads as bytes. Independent of the pages that are
+served."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Request(Value):
-    """What a client asks for."""
+    """A client's request."""
 
     method: str
-    #: Without what follows a question mark.
+    #: Without the query.
     path: str
     #: The head's fields, by their names in lower case.
     fields: Mapping[str, list[str]]
@@ -27,7 +28,7 @@ class Request(Value):
 
 
 class Answer(Value):
-    """What it is answered."""
+    """The answer to it."""
 
     status: int
     content_type: str
@@ -37,8 +38,8 @@ class Answer(Value):
 
 
 def parse_head(head: str, longest_body: int, advice: str) -> tuple[Request, int] | Answer:
-    """The request and its body's length; the answer to one that gets no other. `longest_body`, 0: there are
-    GET and HEAD alone, and no body; `advice` is said besides to who sends a longer one."""
+    """The request and its body's length, or the answer to a request that is refused at once. `longest_body` 0
+    allows GET and HEAD only, without a body; a longer body is answered with `advice`."""
     line, *rest = head.split("\r\n")
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):

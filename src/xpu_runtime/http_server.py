@@ -1,12 +1,12 @@
-"""HTTP/1.1 for those who scrape, look or ask: one server, and each connection with an end, whoever is at its
-other end.
+"""HTTP/1.1 for metrics, pages and the scheduler's questions: one server, and a time limit for each
+connection.
 
-A loop over non-blocking sockets. A timeout of a socket is one of each recv: who sends a byte now and then
-would keep a connection, and so a place, for as long as he likes. Here a connection is closed when its time is
-over. Where all places of a listener are taken, the connection that has kept its place waiting longest makes
-way, so that a probe is answered whoever else has connections; where all wait for us, new ones wait in the
-kernel. http.server's own reading takes 6 MB of headers from anyone; here a head has a few kilobytes, and a
-body is read only where the listener says so. What is asked is not known here.
+A loop over non-blocking sockets. A socket's timeout holds for each recv only: a client that sends a byte now
+and then would keep its connection, and its place, for ever. Here a connection is closed when its time is
+over. When all places of a listener are taken, the connection that has kept its place waiting longest is
+closed, so that a probe is always answered; when all of them wait for us, new connections wait in the kernel.
+http.server's own reading takes 6 MB of headers from anyone; here a head has a few kilobytes, and a body is
+read only where the listener says so. Nothing here knows the pages that are served.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Reply = Callable[[Answer], None]
 
 
 class Tls(Protocol):
-    """A certificate, and what its sockets need."""
+    """A certificate and the TLS context of its sockets."""
 
     def wrapped(self, connection: socket.socket) -> ssl.SSLSocket:
         """Before its handshake; OSError or ValueError where it is gone again."""
@@ -67,7 +67,7 @@ class Listener(Value):
     idle_s: float = 0.0
     #: Bytes of a request's body; 0: there are GET and HEAD alone, and no body is read.
     longest_body: int = 0
-    #: What is said besides to who sends a longer one.
+    #: Added to the answer to a longer one.
     advice: str = ""
     tls: Tls | None = None
 
@@ -83,7 +83,7 @@ class _Client:
         #: The request whose body is still to come, and how long that is.
         self.head: Request | None = None
         self.length = 0
-        #: What is being answered.
+        #: The request that is being answered.
         self.request: Request | None = None
         self.keeps = False
         self.answer = memoryview(b"")
@@ -128,12 +128,12 @@ class Server:
         self._waking, self._woken = socket.socketpair()
         self._waking.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._take_replies)
-        #: Until when what is being answered may take; None: it is not to stop.
+        #: Deadline of the answers that are being made; None: the server is not stopping.
         self._stop_at: float | None = None
         self._ended = threading.Event()
 
     def listen(self, listener: Listener) -> None:
-        """Serves those who come there, too."""
+        """Also serves connections to this socket."""
         listener.socket.setblocking(False)
         listener.socket.listen(_BACKLOG)
         self._listeners.append(listener)
@@ -154,7 +154,8 @@ class Server:
         return min((each.until for each in self._clients if each.until is not None), default=None)
 
     def step(self, seconds: float | None) -> None:
-        """Does what there is to do, waiting `seconds` for it at most; None: until there is something."""
+        """One round of the loop, which waits `seconds` at most for something to do (None: without a
+        limit)."""
         if (until := self.until) is not None:
             left = max(0.0, until - time.monotonic())
             seconds = left if seconds is None else min(seconds, left)
@@ -185,7 +186,8 @@ class Server:
             self._ended.set()
 
     def stop(self, seconds: float = 0.0) -> None:
-        """Ends `run`: takes no more connections, and waits for what is being answered, `seconds` at most."""
+        """Ends `run`: takes no more connections, and waits `seconds` at most for answers that are being
+        made."""
         self._stop_at = time.monotonic() + seconds
         self._wake()
         self._ended.wait(seconds + _END_S)
@@ -253,7 +255,8 @@ class Server:
             self._selector.register(client.connection, event, data)
 
     def _failed(self, client: _Client, error: Exception, event: int, act: Callable[[_Client], None]) -> None:
-        """What could not be done yet is done when the socket is ready; a broken connection is dropped."""
+        """An operation that would block is repeated when the socket is ready; a broken connection is
+        dropped."""
         if client.listener.tls is not None:
             event = client.listener.tls.awaited(error)
         elif not isinstance(error, BlockingIOError):
@@ -268,7 +271,7 @@ class Server:
             return
         try:
             client.secure.do_handshake()
-        except (OSError, ValueError) as error:  # who speaks no TLS, or shows no certificate, among others
+        except (OSError, ValueError) as error:  # for example a client without TLS, or without a certificate
             self._failed(client, error, selectors.EVENT_READ, self._shake)
             return
         if not self._has_place(client.listener, secure=False):
@@ -363,9 +366,9 @@ class Server:
 
 
 def threaded(make: Callable[[Request], Answer], most: int = 32) -> Callable[[Request, Reply], None]:
-    """For a listener whose answers take time, or wait: each is made in a thread, of which there are so many
-    at most."""
-    # Threads are kept: until one has begun costs 0.2 ms. Heavy, and not for those who make answers at once.
+    """For a listener whose answers take time: each is made in one of at most so many threads."""
+    # Threads are kept: starting one costs 0.2 ms. The import is heavy, and only for listeners with slow
+    # answers.
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(most)

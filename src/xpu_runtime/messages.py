@@ -1,9 +1,8 @@
-"""What the entry points print: one line on stderr, and one in the engine's log file, in runc's formats.
+"""The output of the entry points: one line on stderr, and one in the engine's log file, in runc's formats.
 
 docker and containerd read the last error of a failed runtime from the log file that they pass with `--log`; a
 person at a terminal reads stderr. That log is deleted with the container, and is not read if the container
-starts. So what the node's administrator must know also goes to the system's log. Knows texts only, not what
-they are about.
+starts. So messages for the node's administrator also go to the system's log. Knows only texts.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def complain(log: Log, text: str) -> None:
 
 
 def line_of(error: BaseException) -> str:
-    """The one line of an error; for an internal error with what a bug report needs."""
+    """The one line of an error; for an internal error with the facts for a bug report."""
     from xpu_runtime.errors import XpuError
 
     if isinstance(error, XpuError):

@@ -1,8 +1,8 @@
 """The paths of our own files and of our state.
 
 Two environment variables, read from the engine's environment and never from a container's, change them:
-XPU_CONFIG (the configuration file) and XPU_RUN_DIR (all state but what says of a container how these were
-then, start/created.py; lost at reboot, as the containers are). Paths only: nothing is opened here.
+XPU_CONFIG (the configuration file) and XPU_RUN_DIR (all state, except for the records of start/created.py;
+lost at reboot, as the containers are). Paths only: nothing is opened here.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if BY_PIP:
 
 #: Default configuration and its JSON Schema.
 DATA_DIR = os.path.join(LIB, "config")
-#: What is compiled: the interposers, and the simulated driver's libraries.
+#: Compiled files: the interposers, and the simulated driver's libraries.
 NATIVE_DIR = os.path.join(LIB, "native")
 #: click, pyyaml, jsonschema, nvidia-ml-py and others, as `make install` or pip put them beside us.
 THIRD_PARTY_DIR = _PACKAGES if BY_PIP else os.path.join(LIB, "vendor")
 #: In the run folder: the folders of grants (limits/folders.py).
 GRANT_FOLDERS = "slices"
-#: In the run folder: what backends keep for devices (limits/per_device.py).
+#: In the run folder: backends' files of devices (limits/per_device.py).
 DEVICE_FOLDERS = "devices"
-#: In the run folder: what was made in the root folders of steps of builds (delivery/made.py).
+#: In the run folder: lists of files made in the root folders of builds' steps (delivery/made.py).
 BUILDS = "builds"
 
 
@@ -47,7 +47,7 @@ def run_dir() -> str:
 
 
 def state_dir() -> str:
-    """The folder of what is kept over reboots. A trial with a run folder of its own has it in there."""
+    """The folder of state that outlives reboots. With a run folder of its own, a trial has it in there."""
     is_default = os.path.normpath(run_dir()) == DEFAULT_RUN_DIR
     return DEFAULT_STATE_DIR if is_default else in_run_dir("state")
 
@@ -61,8 +61,8 @@ _caller_library_path: tuple[str, ...] = ()
 
 
 def take_caller_library_path() -> None:
-    """LD_LIBRARY_PATH counts from now on. For `xpu` alone, whose caller means its own shell's: what an engine
-    starts may have any variable from whoever started the engine, or from an image."""
+    """Makes LD_LIBRARY_PATH count from now on. Only `xpu` calls this, because its user sets that variable on
+    purpose; a program that an engine starts may have it from anyone, or from an image."""
     global _caller_library_path
     words = os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
     _caller_library_path = tuple(dict.fromkeys(word for word in words if word.startswith("/")))

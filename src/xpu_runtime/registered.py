@@ -1,7 +1,7 @@
 """Which backends and engines there are: each is a module in a folder of its own, and is registered by that.
 
 The names are read from the folder, so that asking for them imports no backend and no engine; one is imported
-when it is used. What a module in such a folder must define is that folder's to say (limits/backend.py,
+when it is used. Each such folder says which names its modules must define (limits/backend.py,
 engines/__init__.py).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-#: What XPU_ENFORCE may be besides, so that no backend can have such a name.
+#: Other values of XPU_ENFORCE, which no backend can have as its name.
 NO_BACKEND = ("auto", "hard", "none")
 
 

@@ -1,10 +1,9 @@
-"""The shim: what `xpu-container-runtime` does for a container that may ask for an XPU.
+"""The shim: the part of `xpu-container-runtime` for a container that may ask for an XPU.
 
 The launcher execs it for create, run and restore of a bundle that names an accelerator, and where it cannot
 find the low-level runtime by itself. It reads the request, prepares the bundle's spec, and execs the
 low-level runtime with the same arguments. Runs `python3 -I -S`: see tests/unit/test_imports.py for the
-modules that it may import. What a request means, and how it is met, is not known here: see request/ and
-start/.
+modules that it may import. request/ knows the meaning of a request, start/ how it is met.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _PREPARED = "xpu-prepared-1"
 def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Caller) -> str | None:
     """Prepares the invocation's bundle for the low-level runtime; XpuError if its container must not start.
 
-    Returns the bundle that the runtime must be given in the place of the invocation's, where that cannot be
-    written; else None. The bundle of a container that asks for nothing is untouched.
+    Returns the bundle to give to the runtime instead, if the invocation's cannot be written; otherwise None.
+    The bundle of a container that asks for nothing is untouched.
     """
     path = invocation.spec_path
     spec = _read_original(path)
@@ -78,7 +77,7 @@ def _read_original(path: str) -> Spec:
 
 
 class Call(Value):
-    """What the caller is to become: the low-level runtime."""
+    """The program that the caller is to become: the low-level runtime."""
 
     program: str
     arguments: list[str]
@@ -92,7 +91,8 @@ class Call(Value):
 
 
 def call(words: list[str], caller: Caller) -> Call | None:
-    """Prepares what the launcher's word and the runtime's ask for; None, and it is said, if it is refused."""
+    """Prepares the container of the launcher's and the runtime's words; None if it is refused, with the
+    reason printed."""
     try:
         invocation = oci_argv.read(words, caller.working_folder)
     except SpecError as error:
@@ -106,7 +106,7 @@ def call(words: list[str], caller: Caller) -> Call | None:
     try:
         config = load()
         runtime = runtimes.low_level_runtime(config)
-    except Exception as error:  # our own files are broken: that stops whoever needs them, and nobody else
+    except Exception as error:  # our own files are broken: only containers that need them are stopped
         problem = error
     if invocation.creates:
         try:
@@ -116,7 +116,7 @@ def call(words: list[str], caller: Caller) -> Call | None:
                 own_bundle = prepare(invocation, config, runtime, caller)
                 if own_bundle is not None:
                     arguments = oci_argv.with_bundle(invocation, own_bundle)
-        except BaseException as error:  # whatever it is: no container starts without what it asked for
+        except BaseException as error:  # no container starts without the slice that it asked for
             handed_over = _is_handed_over(invocation.spec_path)
             if not handed_over:
                 complain(log, line_of(error))
@@ -124,7 +124,7 @@ def call(words: list[str], caller: Caller) -> Call | None:
                     from xpu_runtime.start import not_started
 
                     not_started.note(invocation.container_id, invocation.bundle, error)
-                except Exception as unwritten:  # a part of us may be missing; what matters is said above
+                except Exception as unwritten:  # a part may be missing; see the line above
                     to_system_log("warning", f"no event was written: {line_of(unwritten)}")
                 return None
     try:
@@ -138,7 +138,8 @@ def call(words: list[str], caller: Caller) -> Call | None:
 
 
 def main(words: list[str]) -> int:
-    """What the launcher starts, with its word and the low-level runtime's; returns only if that cannot be."""
+    """The launcher's program, with its word and the low-level runtime's; returns only if that cannot be
+    started."""
     caller = this_process()
     done = call(words, caller)
     if done is not None:
@@ -160,9 +161,9 @@ def _refuse_who_asks(invocation: Invocation, problem: Exception | None) -> None:
 def _is_handed_over(path: str) -> bool:
     """Whether a container that could not be prepared is the runtime's: it asks for nothing, or cannot start.
 
-    The low-level runtime says in its own words that there is no spec, or none that it may read. What is no
-    file, such as a FIFO, is its alone as well: who opens it takes from it what the runtime would read, or
-    ends its writer. Nobody can know what such a spec asks for; its container gets no device.
+    The low-level runtime reports a missing or unreadable spec in its own words. A spec that is no regular
+    file, such as a FIFO, is left to it too: opening it would take the content from the runtime, or end its
+    writer. Such a container gets no device.
     """
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)

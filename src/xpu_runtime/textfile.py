@@ -32,7 +32,7 @@ class TextFile(Value):
 
 
 class Edit(Value):
-    """What a file should become (`text` None: gone), and what the person who asked should know."""
+    """The new text of a file (None: remove it), and notes for the person who asked."""
 
     file: TextFile
     text: str | None
@@ -71,7 +71,7 @@ def write(file: TextFile, text: str | None) -> None:
     if file.state is None:
         os.makedirs(os.path.dirname(file.target), mode=0o755, exist_ok=True)
     mode = file.state.st_mode & 0o7777 if file.state else 0o644
-    # By descriptor: whoever may write to the folder could put a link in the place of the new file.
+    # By descriptor: another user of the folder could put a link in the place of the new file.
     owner = (file.state.st_uid, file.state.st_gid) if file.state else None
     files.write_atomic(
         file.target,

@@ -1,7 +1,7 @@
 """Where packages by others are found when Python runs without site-packages, as the shim and the hook do.
 
-The copies that `make install` puts beside ours come last in the path: where Python has the packages itself,
-those are used. Which packages there are is not known here.
+The copies that `make install` installs come last in the path: packages of Python itself are preferred. This
+module does not know their names.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Small immutable values without the start-up cost of `dataclasses`.
 
 The shim and the hook run once or more for every container, and importing `dataclasses` costs more than all of
-their own work (`inspect`, `re`, `ast` come with it). `Value` gives what they need of it: positional and
+their own work (`inspect`, `re`, `ast` come with it). `Value` has the parts that they need: positional and
 keyword construction, defaults, equality, hash, repr, `replace`. mypy sees it as a frozen dataclass through
-`dataclass_transform`. Knows nothing of what the values mean.
+`dataclass_transform`. Independent of the values' meaning.
 """
 
 from __future__ import annotations

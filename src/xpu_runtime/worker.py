@@ -1,11 +1,11 @@
 """Start workers: processes that have all of shim and hook imported, and do their work for the C programs.
 
-Most of what a start with a slice costs is three interpreters that start. Launcher and hook
-(native/launcher/agent.c, which has the messages) give what they were called with to a worker of `xpu agent`,
-and the worker calls the same functions, on the same ledger; between two calls it keeps its connection to
-the ledger's file, and nothing else. A worker takes one call at a time. It declines, before anything is done,
-whatever is not certain to come out as it would in the caller's own process; the caller then does it itself.
-After a call that failed it ends, and another takes its place: whatever a failed start has left in it is gone.
+Starting three interpreters is most of the cost of a start with a slice. Launcher and hook
+(native/launcher/agent.c, which has the messages) send their arguments to a worker of `xpu agent`, and the
+worker calls the same functions, on the same ledger. Between two calls it keeps its connection to the ledger's
+file, and nothing else. A worker takes one call at a time. It declines a call, before anything is done, unless
+the result is certain to be the same as in the caller's own process; the caller then does the work itself.
+After a failed call the worker ends, and another takes its place, so that no state of a failed start remains.
 
 `xpu agent` starts one process (agent/start_workers.py), which imports everything and forks the workers.
 """
@@ -50,19 +50,19 @@ _ANSWER_S, _LOOK_S = 280.0, 10.0
 _NOTE_S = 1.0
 _UCRED_SIZE = struct.calcsize("3i")
 _MOST_BYTES = 256 << 10
-#: Of what a call says on stderr.
+#: Most bytes of a call's stderr.
 _MOST_TEXT = 16 << 10
-#: Calls until a worker ends, and another takes its place: what leaks does not grow for ever.
+#: Calls until a worker ends and another takes its place, so that leaks stay small.
 _MOST_CALLS = 1000
 #: asm-generic/socket.h; Python has no name for it.
 _SO_SNDBUFFORCE = 32
-#: Exit status of a worker when we have been installed anew: its modules are not what lies on the disk.
+#: Exit status of a worker after a new installation: its modules are older than those on the disk.
 _STALE = 3
 
 
 class _Call:
-    """What a worker is at, in memory that it shares with the process that has the workers: who is killed
-    cannot tell any more whose start it was at."""
+    """A worker's present call, in memory shared with the parent of the workers: a worker that was killed
+    cannot tell any more which start it was doing."""
 
     #: When it began, in seconds of the monotonic clock (0.0: it is at none); and of what follows, the bytes.
     _HEAD = struct.Struct("dI")
@@ -119,7 +119,7 @@ class _Worker:
             _say(f"no event was written: {line_of(error)}")
 
     def _is_told_of(self, container_id: str) -> bool:
-        """Whether its call had written that down already."""
+        """Whether its call had written that event already."""
         since = time.time() - (time.monotonic() - self.began())
         with Ledger() as ledger:
             return any(
@@ -140,7 +140,7 @@ def main(words: list[str]) -> int:
         pass
     os.close(fd)
     if nice := os.nice(0):
-        os.nice(-nice)  # the agent is in a hurry with its rounds; what it starts is not
+        os.nice(-nice)  # the agent's rounds are urgent; the programs that it starts are not
     ended, wake = socket.socketpair()
     for end in (ended, wake):
         end.setblocking(False)
@@ -159,7 +159,7 @@ def _keep(listening: socket.socket, agent: int, count: int, ended: socket.socket
     workers: list[_Worker] = []
     awaited = [ended.fileno(), agent]
     while True:
-        # One that hangs where no signal reaches it is replaced, once: what replaces it may hang as well.
+        # A worker that hangs where no signal reaches it is replaced, once: its successor may hang as well.
         while agent in awaited and sum(not w.killed for w in workers) < count and len(workers) < 2 * count:
             workers.append(_fork(listening, agent, here))
         if agent not in awaited and all(each.killed for each in workers):
@@ -214,7 +214,7 @@ def _fork(listening: socket.socket, agent: int, here: Installation) -> _Worker:
 
 
 class Installation:
-    """What this process has imported, and where it runs: what a call is compared with."""
+    """The code that this process has imported, and its namespaces; a call is compared with both."""
 
     def __init__(self) -> None:
         self.lib = _identity(paths.LIB)
@@ -224,7 +224,7 @@ class Installation:
         self._capabilities = syscalls.effective_capabilities(0)
 
     def is_stale(self) -> bool:
-        """Whether we have been installed anew, or removed."""
+        """Whether the runtime was installed anew, or removed."""
         return self._files != self._version()
 
     def _version(self) -> tuple[int, ...]:
@@ -248,7 +248,7 @@ class Installation:
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    """Of a folder, by whatever name; (0, 0) where there is none."""
+    """Device and inode of a folder; (0, 0) if it is missing."""
     try:
         there = os.stat(folder)
     except OSError:
@@ -287,7 +287,7 @@ def _work(listening: socket.socket, agent: int, here: Installation, call: _Call)
             try:
                 asked = _asked(connection, here)
             except OSError:
-                continue  # the caller is gone, or has never said what it wants
+                continue  # the caller is gone, or never sent its request
             if asked is None:
                 _send(connection, _DECLINED)
                 continue
@@ -359,10 +359,11 @@ def _serve(
     try:
         connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * len(answer))
     except OSError:
-        pass  # without CAP_NET_ADMIN; what has no room there is an error for the caller
+        pass  # without CAP_NET_ADMIN; a request that has no room there is an error for the caller
     call.end()  # before the caller knows that it has started: no event is to say that it has not
     _send(connection, answer)
-    # In other namespaces it must not answer anybody again; and what drivers were asked by stays loaded.
+    # After it has entered other namespaces it must not answer anyone again; and drivers' libraries stay
+    # loaded.
     return done is not None and done[0] == 0 and here.is_at_home() and not discovery.has_asked()
 
 
@@ -373,7 +374,7 @@ def _caller(words: list[str], pid: int, started: int | None, here: Installation)
         return None
     if not all(map(os.path.isabs, variables.values())):
         return None
-    # What leads to a process's own files leads to ours here.
+    # A path of a process's own files would lead to our own here.
     if any(path in word for word in (folder, *words[6:]) for path in ("/proc/", "/dev/fd", "/dev/std")):
         return None
     return None if started is None else Caller(pid, started, variables, folder, time.monotonic())

@@ -1,9 +1,9 @@
-"""How our edit gets into a bundle's config.json, and how the next create of the bundle takes it back.
+"""Writes our edit into a bundle's config.json, and takes it back at the next create of the bundle.
 
 Spec mode writes devices and mounts of one grant into the spec, and another create of the same bundle gets
-another grant. So the engine's own bytes and ours are kept beside config.json. What is in config.json by then
-tells what to do: our bytes are replaced by the engine's; what a tool has made of ours stays, without what we
-had added; a spec that the engine wrote anew is left alone. What is edited, and why, is not known here.
+another grant. So the engine's own bytes and ours are kept beside config.json. The content of config.json then
+decides: our bytes are replaced by the engine's; a tool's edit of our bytes stays, without our additions; a
+spec that the engine wrote anew is left alone. This module does not know the edit's content.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Our bytes, beside oci_spec.ORIGINAL.
 _WRITTEN = "config.json.xpu-written"
 
-#: The lists that we add to, and what makes two entries the same although a tool has written them anew.
+#: The lists that we add to, with the keys that identify an entry even after a tool has rewritten it.
 _LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("mounts",), ("destination", "source")),
     (("linux", "devices"), ("path", "major", "minor")),
@@ -42,11 +42,12 @@ _MUST_NOT_WRITE = (errno.EROFS, errno.EPERM, errno.EACCES)
 
 
 def write(path: str, spec: Spec, caller: Caller, *, keep: bool) -> str | None:
-    """Writes our edit into the file `path`, and with `keep` what the next create needs to take it back.
+    """Writes our edit into the file `path`; with `keep` also the copies with which the next create takes it
+    back.
 
-    The file keeps its owner, mode, extended attributes, hard links, and a symlink that leads to it.
-    Where the file cannot be written, the edit goes into a bundle of our own, which is returned, for the
-    low-level runtime to be given. SpecError, and the old bytes are still there, if that cannot be either.
+    The file keeps its owner, mode, extended attributes, hard links, and a symlink that leads to it. Where the
+    file cannot be written, the edit goes into a bundle of our own, which is returned, for the low-level
+    runtime. SpecError, with the old bytes untouched, if that fails too.
     """
     if not proc.is_alive(caller.pid, caller.start_time):  # killed, while a start worker is at this for it
         raise SpecError(f"the process that was to start {os.path.dirname(path)} has ended")
@@ -82,7 +83,8 @@ def _write(path: str, spec: Spec, keep: bool) -> None:
 
 
 def _put(path: str, data: bytes) -> bool:
-    """Makes `data` the file's content; whether it was written in place, with something kept beside it."""
+    """Makes `data` the file's content. Returns whether it was written in place, with a copy kept beside
+    it."""
     try:
         files.rewrite(path, data)
         return False
@@ -104,13 +106,13 @@ def _put(path: str, data: bytes) -> bool:
 
 def _keep(path: str, original: bytes, data: bytes) -> None:
     folder = os.path.dirname(path)
-    # The original's name last: it is what the launcher and the next create look for.
+    # The original's name last: the launcher and the next create look for it.
     files.write_atomic(os.path.join(folder, _WRITTEN), data, 0o600)
     files.write_atomic(os.path.join(folder, oci_spec.ORIGINAL), original, 0o600)
 
 
 def forget(path: str) -> None:
-    """Removes what is kept beside `path`."""
+    """Removes the copies beside `path`."""
     for name in (oci_spec.ORIGINAL, _WRITTEN):
         try:
             os.unlink(os.path.join(os.path.dirname(path), name))
@@ -119,7 +121,7 @@ def forget(path: str) -> None:
 
 
 def is_kept(path: str) -> bool:
-    """Whether something is kept beside `path`; `restore` then comes before anything else."""
+    """Whether there are copies beside `path`; `restore` then comes before anything else."""
     return os.path.lexists(os.path.join(os.path.dirname(path), oci_spec.ORIGINAL))
 
 
@@ -149,7 +151,7 @@ def _read_kept(path: str) -> tuple[bytes, bytes] | None:
 
 
 def _without_ours(path: str, current: bytes, original: bytes, written: bytes) -> bytes:
-    """What the spec would be now if we had never edited it."""
+    """The spec as it would be without our edit."""
     if current == original:
         return current
     if written.startswith(current) or original.startswith(current):
@@ -160,7 +162,7 @@ def _without_ours(path: str, current: bytes, original: bytes, written: bytes) ->
 
 
 def _take_back(spec: Spec, before: Spec, after: Spec) -> bool:
-    """Removes from `spec` what `after` has and `before` has not; whether it had any of that."""
+    """Removes from `spec` the entries that `after` has and `before` lacks. Returns whether it had any."""
     changed = False
     for keys, identity in _LISTS:
         there, old, new = (_list(document, keys) for document in (spec, before, after))

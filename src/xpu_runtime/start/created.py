@@ -1,6 +1,6 @@
-"""What containers were created with: the low-level runtime, XPU_CONFIG and XPU_RUN_DIR.
+"""Records of containers' settings at creation: the low-level runtime, XPU_CONFIG and XPU_RUN_DIR.
 
-The launcher leaves a record of each container that comes to be, and goes by it in all later commands
+The launcher writes a record of each created container, and follows it in all later commands
 (native/launcher/created.c has the reasons, and writes them). A record goes with a `delete` that has
 succeeded; `forget_gone` is for containers that have ended otherwise. Opens nothing but records; each is a
 symlink whose target is the text.
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Fixed: what a record tells of is how to find the run folder.
+#: A fixed path: records are needed to find the run folder.
 FOLDER = os.path.join(paths.DEFAULT_RUN_DIR, "created")
 
 _FORMAT = "1"
@@ -31,7 +31,7 @@ _SIGKILL = 9  # the signal module imports enum, functools and more
 
 
 class Created(Value):
-    """A container, and what it was created with; `config` and `run_dir` are "" where nothing was said."""
+    """A container and its settings at creation; `config` and `run_dir` are "" if they were not set."""
 
     runtime: str
     config: str
@@ -75,8 +75,8 @@ def of_this_run_dir() -> list[tuple[str, Created]]:
 
 
 def program(created: Created) -> str | None:
-    """The runtime that has created the container; where that is gone the one of its name in the system's
-    folders, as runtime_again in runtime.c has it, or else None."""
+    """The runtime that created the container. If it is gone, the one of the same name in the system's folders
+    (as runtime_again in runtime.c), or None."""
     name = os.path.basename(created.runtime)
     candidates = [created.runtime, *(os.path.join(folder, name) for folder in RUNTIME_FOLDERS)]
     return next((each for each in candidates if os.path.isfile(each) and os.access(each, os.X_OK)), None)
@@ -98,8 +98,7 @@ def forget_gone() -> None:
 
 
 def _has_state(created: Created) -> bool:
-    """Whether there is what runc and crun keep of a container. A runtime of another kind may keep it
-    elsewhere."""
+    """Whether the state files of runc or crun exist. A runtime of another kind may have them elsewhere."""
     return os.path.isdir(os.path.join(_root(created), created.container_id))
 
 
@@ -114,8 +113,8 @@ def _root(created: Created) -> str:
 
 
 def has_container(created: Created) -> bool:
-    """Whether the runtime that has created the container says that it has it, or says nothing in time: what
-    is not known to be gone may be there."""
+    """Whether the runtime that created the container reports it, or does not answer in time: a container
+    counts as there until it is known to be gone."""
     nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     root = ["--root", created.root] if created.root else []
     runtime = program(created)

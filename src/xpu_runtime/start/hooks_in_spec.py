@@ -1,7 +1,7 @@
 """Our hooks in a container's spec: by them the low-level runtime calls us back, in both modes.
 
-They are called by absolute path with an environment of their own; nothing of the image's reaches them. What
-the hooks do then is not known here.
+The spec calls them by absolute path with an environment of their own; nothing of the image reaches them.
+hook.py has their work.
 """
 
 from __future__ import annotations

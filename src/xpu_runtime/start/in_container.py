@@ -1,7 +1,7 @@
-"""What the hook does for a container that is being created: all of its start in hook mode, and in spec mode,
-whose first half was the shim's (spec_mode.py), what needs the container itself.
+"""The hook's part of a container's start: all of it in hook mode. In spec mode the shim did the first half
+(spec_mode.py), and this is the rest, which needs the container itself.
 
-A function of values: what the hook's caller gave is read by hook.py.
+A function of values: hook.py reads the caller's input.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 def start(
     state: State, number: int | None, spec: Spec, config: Config, log: Log, caller: Caller
 ) -> Grant | None:
-    """Gives the container of `state` what its spec asks for, of which spec mode has booked grant `number`;
-    None if that is no device.
+    """Gives the container of `state` the slices that its spec asks for; in spec mode they are booked as grant
+    `number`. None if it asks for no device.
 
-    XpuError, and everything undone, if it cannot have it.
+    XpuError, with everything undone, if it cannot have them.
     """
     request = source.from_spec(spec, config, state.bundle)
     if request is None and number is None:
@@ -95,7 +95,7 @@ def _start_time_of(state: State) -> int:
 
 
 def _check_wanted(state: State, process: tuple[int, int], caller: Caller) -> None:
-    """SpecError where the container's process, or who asked for its slice, has ended meanwhile.
+    """SpecError if the container's process, or the caller, has ended meanwhile.
 
     Either may be killed while a start worker is at this for them, and a process id may be another container's
     by then.
@@ -105,7 +105,7 @@ def _check_wanted(state: State, process: tuple[int, int], caller: Caller) -> Non
 
 
 def has_ended(state: State) -> SpecError:
-    """What is said of a container that ended meanwhile."""
+    """The error of a container that ended meanwhile."""
     return SpecError(f"container {state.id} has ended while it was given its slice")
 
 

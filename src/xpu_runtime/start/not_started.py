@@ -13,7 +13,7 @@ from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.messages import line_of, to_system_log
 from xpu_runtime.oci import engine_name, own_bundle
 
-#: Whoever waits for the container is to learn of it soon, written down or not.
+#: The engine must learn of it soon, even if the event cannot be written.
 _LONGEST_S = 1.0
 
 

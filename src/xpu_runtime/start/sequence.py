@@ -1,8 +1,9 @@
 """The one order of a container's start: request, devices to choose from, grant, limits, plan.
 
-Hook mode goes all of it in the hook (in_container.py). Spec mode books and plans in the shim (spec_mode.py),
-and its limits and mounts are the hook's. `xpu explain` decides and plans, and books nothing. What each step
-does is request/'s, granting's, limits/' and delivery/'s; in which container, and when, is the caller's.
+Hook mode takes all steps in the hook (in_container.py). Spec mode books and plans in the shim (spec_mode.py),
+and leaves limits and mounts to the hook. `xpu explain` decides and plans, and books nothing. The steps
+themselves are those of request/, granting, limits/ and delivery/; the caller decides when and for which
+container.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Start:
         return granting.ledger_for(self.request)
 
     def decide(self, ledger: Ledger) -> tuple[Slice, ...] | Refusal:
-        """What the container would get now; changes nothing."""
+        """The slices that the container would get now; changes nothing."""
         return granting.decide(self.inventory, self.request, self.config, ledger)
 
     def book(self, container_id: str, bundle: str, process: tuple[int, int], mode: str, spec: Spec) -> Grant:
@@ -54,13 +55,13 @@ class Start:
         return granting.grant(self.inventory, self.request, self.config, wanted, name)
 
     def impose(self, grant: Grant, process: tuple[int, int], caller: Caller, *, is_settled: bool) -> Grant:
-        """The grant with its limits in force on the container of `process`. `is_settled`: what the container
-        gets is in its spec already, and no other backend can hold them. XpuError, and none is set."""
+        """The grant with its limits in force on the container of `process`. `is_settled`: its spec has the
+        plan already, so no other backend can hold them. XpuError, with no limit set."""
         again = None if is_settled else (self.request, self.config)
         return granting.impose(self.inventory, grant, *process, caller, again, self.request)
 
     def plan(self, slices: tuple[Slice, ...], grant: Grant | None) -> plan.Plan:
-        """What the container gets of these slices, and with their grant what the backends put in."""
+        """The plan for a container with these slices; with their grant also the backends' contributions."""
         contributions = enforce.contributions(self.inventory, grant) if grant is not None else ()
         return plan.build(self.inventory, slices, self.request.capabilities, contributions)
 

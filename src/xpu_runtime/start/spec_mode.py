@@ -34,9 +34,10 @@ def prepare(
     options: list[str],
     caller: Caller,
 ) -> str | None:
-    """Books the request and writes the plan into the bundle's spec; XpuError, and nothing changed, else.
+    """Books the request and writes the plan into the bundle's spec; XpuError, with nothing changed, if that
+    fails.
 
-    Returns what `config_json.write` does.
+    Returns the same as `config_json.write`.
     """
     waiting.allow(waiting.START_S)
     steps = Start(request, config)
