@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from support import REPOSITORY
 from xpu_runtime.cli.kubernetes import kubernetes
 from xpu_runtime.cli.terminal import table
 
@@ -178,14 +177,6 @@ def test_nodes_that_count_memory_in_different_units_get_a_line(answers: Answers,
         different.stderr == f"xpu: nodes count memory in different units ({units}): see docs/kubernetes.md\n"
     )
     assert alike.stderr == ""
-
-
-def test_help_and_page_explain_each_column_that_is_no_plain_word() -> None:
-    told = CliRunner().invoke(kubernetes, ["status", "--help"]).output
-    page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
-
-    assert "PLACED BY says who" in told
-    assert "`PLACED BY` says who" in page
 
 
 def test_where_nothing_is_known_it_says_so(answers: Answers, kubeconfig: Path) -> None:
