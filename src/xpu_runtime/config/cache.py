@@ -1,7 +1,7 @@
 """Results that are kept in the run folder for later calls.
 
 All of it is only a cache: where a file is missing, damaged or of another version of this program, each call
-computes the result again. Knows nothing of what the files mean.
+computes the result again. Independent of the files' meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Files of the run folder: the compiled configuration, and what is known of the low-level runtimes.
+#: Files of the run folder: the compiled configuration, and the facts about low-level runtimes.
 COMPILED = "config.json"
 LAUNCHER = "launcher.conf"
 RUNTIMES = "runtimes.json"
@@ -26,7 +26,7 @@ FORMAT = 3
 
 
 def config_stamp(path: str, found: os.stat_result) -> list[Any]:
-    """What identifies a compiled configuration: this build, the file, its state, and this boot."""
+    """The identity of a compiled configuration: this build, the file, its state, and this boot."""
     # With the change time, which cannot be set: `cp -p` and the like restore the others.
     state = [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_dev, found.st_ino]
     return [FORMAT, version.BUILD, path, *state, proc.boot_id()]

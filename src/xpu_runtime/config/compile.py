@@ -2,8 +2,8 @@
 
 A valid file is written to the run folder as JSON (for load.py) and as launcher.conf (for the C launcher,
 which does not start Python). For an invalid file launcher.conf still gets a low-level runtime that works: a
-mistake in the file must stop new containers that ask for an XPU, and nothing else. What the settings mean is
-not known here.
+mistake in the file must stop new containers that ask for an XPU, and nothing else. Independent of the
+settings' meaning.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_config(path: str) -> tuple[Config, dict[str, int], list[Problem]]:
 
 
 def check(document: Document, schema: dict[str, Any]) -> list[Problem]:
-    """What is against the schema (this one, or one made of its parts), in the file's order."""
+    """The violations of the schema (this one, or one made of its parts), in the file's order."""
     errors = jsonschema.Draft202012Validator(schema).iter_errors(document.data)
     # A set: a value that violates both type and range is one problem.
     problems = {problem for error in errors for problem in _explained(error, document)}
@@ -189,7 +189,7 @@ def _twice(quotas: tuple[dict[str, Any], ...]) -> tuple[int, str] | None:
 
 
 def _explained(error: Any, document: Document) -> list[Problem]:
-    """A schema error as problems for people: the key, the value, what is allowed."""
+    """A schema error as problems for people: the key, its value, the allowed values."""
     path = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
         allowed = list(error.schema["properties"])
@@ -231,8 +231,7 @@ def _keep_launcher(path: str, config: Config | None, state: os.stat_result) -> N
 
 
 def _usable_runtime(config: Config | None) -> str | None:
-    """The configured runtime; if it does not exist, the one that the launcher used last, else a default
-    one."""
+    """The configured runtime; if it does not exist, the one that the launcher used last, or a default one."""
     candidates = [config.low_level_runtimes] if config else []
     last = last_runtime()
     candidates += [(last,)] if last else []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Config(Value):
-    """The effective configuration; config/config.yaml says what each key means.
+    """The effective configuration; config/config.yaml explains each key.
 
     `policy_max_memory` and `defaults_memory` are kept as written ("8G", "50%"), as they can be a share of a
     device. `policy_devices` is None where all devices may be used; `policy_quotas` is as in the file.

@@ -2,7 +2,7 @@
 
 Importing YAML and JSON Schema costs more than a whole container start. So a file that was checked once is
 kept as JSON in the run folder, and used as long as the file's stamp stays the same. The run folder is only a
-cache: if it cannot be written, each call computes the same again. What the settings mean is not known here.
+cache: if it cannot be written, each call computes the same again. Independent of the settings' meaning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The low-level runtime: the OCI runtime that does the work, runc or crun, and what it knows.
+"""The low-level runtime: the OCI runtime that does the work, runc or crun, and its features.
 
-Names are looked up in the system's folders and never in PATH. What a program answered is kept while it stays
+Names are looked up in the system's folders and never in PATH. A program's answer is kept while its file stays
 the same, so that no container's start runs it a second time. Knows no command line (oci/argv.py) and no
 container.
 """
@@ -26,8 +26,8 @@ RUNTIME_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin",
 #: The launcher's own name: as the low-level runtime it would start itself forever.
 _OURSELVES = "xpu-container-runtime"
 
-#: The one that keeps to itself what a hook writes on stderr. Its own line, the last in the log, has no more
-#: than the hook's exit status.
+#: The runtime that drops a hook's stderr. Its own line, the last in the log, has no more than the hook's exit
+#: status.
 CRUN = "crun"
 #: Those whose containers have a kernel of their own. No device, mount or limit of ours gets into it.
 _UNREACHED = {
@@ -40,10 +40,10 @@ _CGROUPS = "/sys/fs/cgroup"
 
 
 class Runtime(Value):
-    """The OCI runtime that does the work: its absolute path, its name, and what it supports.
+    """The OCI runtime that does the work: its absolute path, its name, and its features.
 
-    `name`: its own, whatever its file is called. `create_runtime_hooks`: it runs createRuntime hooks
-    (runtime-spec 1.0.2); older ones have prestart.
+    `name`: its own, not its file's. `create_runtime_hooks`: it runs createRuntime hooks (runtime-spec 1.0.2);
+    older ones have prestart.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Asks a low-level runtime what it is, and which version of the OCI runtime-spec it follows.
+"""Asks a low-level runtime for its name, and for its version of the OCI runtime-spec.
 
 Done once for each program; `low_level_runtime` keeps the answer. Does not use `subprocess`, which is slow to
 import, as the first container after an update of the program waits for this. Trusts no output: time and
@@ -49,7 +49,7 @@ def spec_version(text: str) -> tuple[int, int, int]:
 
 
 def version_text(path: str) -> str:
-    """What `path --version` prints; "" if it cannot be started, fails, or does not end in time."""
+    """The output of `path --version`; "" if it cannot be started, fails, or does not end in time."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     try:
         child = os.posix_spawn(

@@ -1,7 +1,7 @@
-"""What a container gets of its grant: the plan, and the two ways to carry it out.
+"""Makes a grant usable in its container: the plan, and the two ways to carry it out.
 
 plan.py says which nodes, files and links, and where in this image; operations.py are its steps as values.
-container.py carries it out from the hook, in_root.py does links and the loader's cache. spec.py writes
-device rules into the spec, and everything where there is no mount namespace. contribution.py is what a
-backend adds. made.py takes out of an image what a build's step was given.
+container.py carries it out from the hook, in_root.py does links and the loader's cache. spec.py writes device
+rules into the spec, and everything where there is no mount namespace. contribution.py is what a backend adds.
+made.py removes from an image the files that a build's step was given.
 """

@@ -2,10 +2,10 @@
 
 Called from a prestart or createRuntime hook: the container's namespaces and cgroup exist, its root folder and
 its volumes are mounted in its mount namespace, and its init waits. The host's files are copied as detached
-mounts first; then this process enters the container's mount namespace and attaches them. In spec mode too,
-where the low-level runtime has the device rules: what lies in a volume, and what a link of the image leads
-to, is certain only here, by descriptors. What is delivered, and to whom, is the plan's: no backend and no
-vendor is known here.
+mounts first; then this process enters the container's mount namespace and attaches them. It runs in spec mode
+too, where the low-level runtime sets the device rules: only here, by descriptors, is it certain what lies in
+a volume and where a link of the image leads. The plan decides the content; this module knows no backend and
+no vendor.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NODE_MODE = stat.S_IFCHR | 0o666
 
 
 def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = True, step: str = "") -> None:
-    """Gives the container whose init is `pid` what is planned for it; else ApplyError, all undone.
+    """Carries out the plan for the container whose init is `pid`; ApplyError, with all undone, if that fails.
 
     Without `allow` its device cgroup has the rules already. `step`: the id of a container that is a step of a
-    build: what is made for it is taken away at its end (made.py).
+    build; made.py removes its files at its end.
     """
     if os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt"):
         raise ApplyError(
@@ -129,7 +129,7 @@ class Copies:
             os.unlink(name, dir_fd=self._run_dir)  # last: the kernel does not attach a file without a name
 
     def close(self) -> None:
-        """Goes back to the host's mount namespace, and drops what was not attached."""
+        """Goes back to the host's mount namespace, and drops mounts that were not attached."""
         try:
             if self._entered:
                 mounts.enter(self._host)
@@ -162,7 +162,7 @@ class Container(in_root.InRoot):
         self._attach(destination, self._copies.take(source), read_only=not writable, noexec=not executable)
 
     def image_file(self, source: str, destination: str) -> None:
-        # Resolved inside the root, by descriptor: whatever the image has there, it is nothing of the host's.
+        # Resolved inside the root, by descriptor: no link of the image can lead to the host's files.
         there = self.root.open(source, os.O_PATH)
         try:
             fd = mounts.copy(there)

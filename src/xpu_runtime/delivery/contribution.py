@@ -1,8 +1,8 @@
-"""What something other than the driver puts into a container, or in the place of the driver's files.
+"""Files of a backend in a container, beside those of the driver or in their place.
 
 A backend of limits (limits/backend.py) that works inside the container has such a contribution. The plan asks
-it at two times: for host files before an image is known, and once for what it makes of the image. Nothing
-here knows which backends there are.
+it twice: for host files before an image is known, and for its changes once the image is known. This module
+names no backend.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class InImage:
-    """What a contribution makes of one image; this one makes nothing of it."""
+    """A contribution's changes for one image; this one makes none."""
 
     def instead_of(self, file: Library) -> Operation | None:
-        """What comes in the place of the mount of `file`; None: the mount."""
+        """The operations that replace the mount of `file`; None: the mount stays."""
         return None
 
     def covers(self, folder: str, files: tuple[Library, ...], planned: list[Operation]) -> list[Operation]:
-        """What lies over the image's own files, beside `planned`; the plan's libraries go to `folder`."""
+        """Mounts over the image's own files, beside `planned`; the plan's libraries go to `folder`."""
         return []
 
     def cache(self, entries: list[Entry]) -> list[Entry]:
@@ -33,11 +33,11 @@ class InImage:
 
 
 class Contribution:
-    """Adds nothing; a backend's own says what it adds."""
+    """Adds nothing; backends derive from it."""
 
     def files(self, asked: list[Library], every: tuple[Library, ...]) -> list[Library]:
-        """The host's files that the container gets, made from those that it asked for; `every` is what the
-        driver has."""
+        """The host's files for the container, made from those that it asked for; `every` are all of the
+        driver's."""
         return asked
 
     def look(self, root: Root, spec: Spec) -> InImage:

@@ -1,4 +1,5 @@
-"""What both targets of a plan share: links and the loader's cache, made in the container's root folder.
+"""The common part of both targets of a plan: links and the loader's cache, made in the container's root
+folder.
 
 A target is the container (container.py) or its spec (spec.py). Both carry a plan out here, and what was made
 in the root folder is undone where a step fails. Nothing here knows grants or backends.
@@ -42,14 +43,14 @@ class InRoot(Target):
         raise NotImplementedError
 
     def link(self, path: str, target: str) -> None:
-        # EEXIST is for what the image has there other than a link.
+        # EEXIST means that the image has something other than a link there.
         if not self.root.symlink(target, path):
             there = self.root.stat(path, follow_symlinks=False)
             if not stat.S_ISLNK(there.st_mode):
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
     def linker_cache(self, entries: tuple[ldcache.Entry, ...], *, needed: bool) -> None:
-        """What else the image's cache names stays.
+        """Other entries of the image's cache stay.
 
         Written as a file, not mounted: a package manager in the container must be able to run ldconfig,
         which renames a new cache over this one. Only where the cache is not ours to write (/etc is a volume
@@ -85,7 +86,7 @@ def carry_out(operations: Iterable[Operation], target: InRoot) -> None:
 
 
 def _failure(root: Root, operation: Operation, error: OSError) -> ApplyError:
-    """What a person needs to know of a step that failed."""
+    """The error of a step that failed, for people."""
     reason = error.strerror or str(error)
     todo = ""
     if error.errno == errno.EROFS:

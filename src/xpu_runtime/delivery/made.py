@@ -1,9 +1,10 @@
-"""What a start has made in the root folder of a step of a build, written down and taken away at its end.
+"""A record of the files that a start made in the root folder of a build's step, which removes them at its
+end.
 
-A build makes an image of that folder. Without this the image has empty files and links under the names of
-the driver's libraries, and their entries in the loader's cache. What somebody else has put in the place of
-something of ours stays, such as the cache of an ldconfig in the step. One file a container, in the run
-folder; a container whose end nobody tells us leaves it there until the next boot.
+A build makes an image of that folder. Without this the image has empty files and links under the names of the
+driver's libraries, and their entries in the loader's cache. A file that someone else put in the place of ours
+stays, such as the cache of an ldconfig in the step. There is one record a container, in the run folder; if no
+hook tells us of a container's end, its record stays until the next boot.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 
 
 def write(container_id: str, root: str, pid: int, told: list[Any]) -> None:
-    """Keeps for the end of the container with the init `pid` what Root.made has told of its folder `root`;
-    ApplyError.
+    """Keeps the files that Root.made lists of the folder `root`, for the end of the container with the init
+    `pid`; ApplyError.
 
-    Where nothing was made nothing is written: a second call of the hook, by the engine's hooks.d, finds
-    everything there, and what the first has written counts.
+    Without such files nothing is written: a second call of the hook, by the engine's hooks.d, makes none, and
+    the record of the first counts.
     """
     path = _path(container_id)
     if not told or not _is_plain(container_id):
@@ -43,7 +44,8 @@ def write(container_id: str, root: str, pid: int, told: list[Any]) -> None:
 
 
 def take_away(container_id: str) -> None:
-    """Takes away what was made for the container, if it was a step. What cannot be taken away stays.
+    """Removes the files that were made for the container, if it was a step. A file that cannot be removed
+    stays.
 
     Another engine may have a container of the same id that still runs, and would lose its driver. The record
     goes last: where a start worker is killed meanwhile, the hook does it again.

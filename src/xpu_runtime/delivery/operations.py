@@ -1,7 +1,7 @@
 """The operations of a plan: small values, each of which can describe itself and carry itself out.
 
-An operation knows what a container gets, and nothing of how that gets there: it calls one step of a target,
-which is the container itself or its spec. Nothing here may look into an image.
+An operation knows its file or device, and not how it is made: it calls one step of a target, which is the
+container itself or its spec. Nothing here may look into an image.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Target:
         raise NotImplementedError
 
     def linker_cache(self, entries: tuple[Entry, ...], *, needed: bool) -> None:
-        """Puts these libraries in front of what the image's loader cache names."""
+        """Puts these libraries in front of the image's own in the loader's cache."""
         raise NotImplementedError
 
 
@@ -43,14 +43,14 @@ class Operation(Value):
         raise NotImplementedError
 
     def describe(self) -> str:
-        """What it does, in one line for people."""
+        """The operation in one line, for people."""
         raise NotImplementedError
 
 
 class DeviceNode(Operation):
     """A character device that the container may open: the node, and the rule of its device cgroup.
 
-    The node is 0666 whatever the host's is: the grant decides who has the device, and the container's
+    The node's mode is 0666, unlike the host's perhaps: the grant decides about access, and the container's
     user need not be in the host's video group.
     """
 
@@ -81,8 +81,8 @@ class Mount(Operation):
 class ImageFile(Operation):
     """A bind mount of a file that the image itself has, at another place in it, read-only.
 
-    It is what lies at `source` before anything is mounted over that. Only a container with a mount namespace
-    of its own can get one: in a spec it would have a name of the host, which somebody could change.
+    It shows the file at `source` as it was before mounts over it. Only a container with a mount namespace of
+    its own can get one: in a spec it would have a path of the host, which others could change.
     """
 
     source: str
@@ -109,7 +109,7 @@ class Link(Operation):
 
 
 class LinkerCache(Operation):
-    """Our libraries in the container's /etc/ld.so.cache, in front of what it holds.
+    """Our libraries in the container's /etc/ld.so.cache, in front of its own entries.
 
     `needed`: no loader looks by itself into the folder that they are in.
     """

@@ -1,7 +1,7 @@
-"""From a grant to a plan: which operations turn it into a working container.
+"""From a grant to a plan: the operations that turn it into a working container.
 
 A plan is built once, from values. Where its files go depends on the image, into which `Plan.in_image` looks;
-everything else is pure. It knows neither what carries it out nor which backends hold the limits.
+everything else is pure. It knows neither its target nor the backends of the limits.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _folder(root: Root, folders: tuple[str, ...]) -> tuple[str, bool]:
 
 
 class Plan(Value):
-    """All that one container gets, but for what depends on its image."""
+    """The parts of one container's plan that do not depend on its image."""
 
     nodes: tuple[DeviceNode, ...]
     #: The host's files that are mounted.

@@ -2,12 +2,11 @@
 
 Rules of the device cgroup become parts of the spec, so that the runtime (and systemd behind it) knows them.
 Device nodes, mounts, links and the loader's cache are the hook's in this mode too (container.py): where the
-spec's mounts and the image's links lead is certain only when the volumes are mounted. The runtime would make
+spec's mounts and the image's links lead is certain only once the volumes are mounted. The runtime would make
 a node in a volume at /dev/nvidia-caps, where it stays; and in a user namespace it cannot make a mountpoint in
 a folder that belongs to the host's root. Only a container without a mount namespace of its own, into which no
-hook could mount, has them in its spec; links and the cache are made in its root folder then. What is
-delivered is the plan's to say, and the same is done for every backend and vendor. NVIDIA's driver is named
-here only as the reason for some of it.
+hook could mount, has them in its spec; links and the cache are made in its root folder then. The plan decides
+the content; every backend and vendor is treated alike. NVIDIA's driver is named here only as a reason.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _OPTIONS = ["bind", "nosuid", "nodev", "rprivate"]
 
 
 def add_rules(spec: Spec, plan: Plan, *, systemd_cgroup: bool) -> None:
-    """Adds to `spec`, in memory, what lets the container open its devices."""
+    """Adds to `spec`, in memory, the rules that let the container open its devices."""
     for each in plan.nodes:
         node = each.node
         oci_spec.add_device_rule(spec, "c", node.major, node.minor, "rw")
@@ -40,8 +39,8 @@ def add_rules(spec: Spec, plan: Plan, *, systemd_cgroup: bool) -> None:
 
 
 def add_all(spec: Spec, plan: Plan, root: Root) -> None:
-    """Adds to `spec`, in memory, all else that is planned, and makes links and cache in `root`; ApplyError,
-    and what was made there is undone, if a step fails."""
+    """Adds the rest of the plan to `spec`, in memory, and makes links and cache in `root`; ApplyError if a
+    step fails, with those undone."""
     in_root.carry_out(plan.in_image(root, spec), InSpec(root, spec))
 
 

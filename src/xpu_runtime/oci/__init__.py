@@ -1,6 +1,6 @@
-"""What the OCI runtime specification defines: command lines, specs, states, bundles.
+"""The parts of the OCI runtime specification: command lines, specs, states, bundles.
 
 argv.py reads a command line, spec.py a spec and state.py a state. own_bundle.py stands in for a bundle that
-cannot be written, outline.py leaves values out of a spec, engine_name.py reads what an engine calls a
-container, build_step.py tells a step of an image's build from a container.
+cannot be written, outline.py reads the outline of a spec that is too large, engine_name.py reads the engine's
+name of a container, build_step.py tells a step of an image's build from a container.
 """

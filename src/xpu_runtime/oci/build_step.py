@@ -1,6 +1,6 @@
 """Whether a container is a step of an image's build (a `RUN` of a Dockerfile), by how its engine starts it.
 
-No engine says so in the spec. What tells:
+No engine says so in the spec. These facts show it:
 
 - docker's builder before BuildKit: the container's image is named by its id, and it has neither a health
   check nor a log (moby's builder/dockerfile: dispatchRun, hostConfigFromOptions), as docker has written it
@@ -9,9 +9,9 @@ No engine says so in the spec. What tells:
   that the files which it mounts over the image's are in its executor's folder (its executor/oci);
 - buildah and podman build: the bundle, and the root folder in it (buildah's run_common.go).
 
-Seen with docker 20.10 and 28.5, BuildKit of docker 20.10, buildah of podman 4.3. A container of
-another kind that looks so, `docker run --no-healthcheck --log-driver none IMAGE-ID`, is taken for one. Reads
-one or two small files of docker's.
+Seen with docker 20.10 and 28.5, BuildKit of docker 20.10, buildah of podman 4.3. A container of another kind
+with the same facts, `docker run --no-healthcheck --log-driver none IMAGE-ID`, is taken for one. Reads one or
+two small files of docker's.
 """
 
 from __future__ import annotations

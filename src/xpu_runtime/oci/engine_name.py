@@ -1,10 +1,9 @@
 """A container's name, as its engine has written it into the bundle or beside it; no engine is asked.
 
 containerd's namespace is in the path of the bundle, and Kubernetes' names and nerdctl's are annotations of
-the spec. docker keeps the name in config.v2.json in the container's folder (moby's
-container/container.go). That file is all that a start reads for its name, in 0.1 ms: the container may be
-gone before anybody asks. A name is others' text: what has a character that no engine's name has, or is longer
-than any, counts as none.
+the spec. docker keeps the name in config.v2.json in the container's folder (moby's container/container.go). A
+start reads only that file for the name, in 0.1 ms: the container may be gone before anyone asks for it. The
+name is others' text: one with a character that no engine's name has, or longer than any, counts as none.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _TASKS = "io.containerd.runtime.v2.task"
 #: containerd's namespaces of docker and of Kubernetes.
 _MOBY, _KUBERNETES = "moby", "k8s.io"
-#: What containerd's CRI plugin writes (internal/cri/annotations): namespace, pod and container.
+#: Annotations of containerd's CRI plugin (internal/cri/annotations): namespace, pod and container.
 _CRI = tuple(f"io.kubernetes.cri.{each}" for each in ("sandbox-namespace", "sandbox-name", "container-name"))
 #: nerdctl's labels are annotations, too (its pkg/labels).
 _NERDCTL = "nerdctl/name"
@@ -34,7 +33,7 @@ _NERDCTL = "nerdctl/name"
 _LONGEST = 253
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 _OTHERS = frozenset("_.-")
-#: What docker keeps of a container, below `Config` what it was asked for.
+#: docker's record of a container; `Config` has the user's options.
 DOCKERS_FILE = "config.v2.json"
 _LENGTH_OF_DOCKERS_ID = 64
 #: Of a root folder; devicemapper/mnt/LAYER/rootfs is the deepest.
@@ -44,11 +43,11 @@ _MOST_BYTES = 1 << 20
 
 
 def of(bundle: str, container: str, spec: Spec) -> str:
-    """docker's name; in Kubernetes NAMESPACE/POD/CONTAINER; else containerd's NAMESPACE/ID, with nerdctl's
-    name for the id. "" where none is known.
+    """docker's name; in Kubernetes NAMESPACE/POD/CONTAINER; otherwise containerd's NAMESPACE/ID, with
+    nerdctl's name for the id. "" if none is known.
 
-    Only of containerd's own bundles, and Kubernetes' annotations only in its namespace there: others can
-    write what they like into theirs.
+    It trusts only containerd's own bundles, and Kubernetes' annotations only in its namespace there: users of
+    other bundles can write anything into theirs.
     """
     folder, _, name = bundle.rpartition("/")
     tasks, _, namespace = folder.rpartition("/")
@@ -85,7 +84,7 @@ def _of_docker(container: str, spec: Spec) -> str:
 
 
 def docker_file(container: str, spec: Spec, file: str) -> dict[str, Any]:
-    """What docker has written into `file` of the container's folder; empty where there is none.
+    """docker's `file` in the container's folder; empty if there is none.
 
     That folder is beside those of docker's storage driver, in one of which the root folder is:
     overlay2/LAYER/merged, vfs/dir/LAYER, rootfs/SNAPSHOTTER/ID. Mounts do not tell it: users have theirs, on

@@ -9,7 +9,7 @@ bundle.
 Two symlinks beside the folder record the engine's bundle, and the process that keeps the folder: first the
 one that made it and became the low-level runtime (it is part of the folder's name), from the hook on the
 container's own. The poststop hook removes the folder; if that never runs, the next such start or `xpu gc`
-does. What the edit is, is not known here.
+does. This module does not know the edit's content.
 """
 
 from __future__ import annotations

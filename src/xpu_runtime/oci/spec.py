@@ -4,8 +4,8 @@ A spec is the plain JSON object, so that unknown members are kept as they are. T
 things are in it (OCI runtime spec, config.md and config-linux.md). A few other files know the parts that they
 handle: outline.py the variables and annotations, own_bundle.py the relative paths, start/config_json.py the
 lists that we add to, start/hooks_in_spec.py our hooks. The engine writes this file, but parts of it
-(environment, annotations) come from the image or the user: every type is checked before it is used. What the
-variables mean, and what a container is given, is not known here.
+(environment, annotations) come from the image or the user: every type is checked before it is used. Knows
+neither the meaning of variables nor the plan of a container.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def annotations_of(spec: Spec) -> dict[str, str]:
     return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
-#: What an engine writes on the containers of pods: `sandbox` on the pause container, else `container`.
+#: An engine's annotation on the containers of pods: `sandbox` on the pause container, `container` on others.
 BY_CONTAINERD = "io.kubernetes.cri.container-type"
 BY_CRI_O = "io.kubernetes.cri-o.ContainerType"
 
@@ -118,7 +118,7 @@ def is_sandbox(spec: Spec) -> bool:
 
 
 def is_privileged(spec: Spec) -> bool:
-    """Whether the container may have CAP_SYS_ADMIN, which only the engine's user can give it."""
+    """Whether the container may have CAP_SYS_ADMIN. Only the engine's user can give it."""
     bounding = _get(spec, "process", "capabilities", "bounding")
     return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
 

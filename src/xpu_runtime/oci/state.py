@@ -1,7 +1,7 @@
 """The container state that a low-level runtime writes to a hook's standard input.
 
 OCI runtime spec, runtime.md "State". Runtimes before 1.0 wrote `bundlePath` for `bundle`. Only parses and
-checks it: what a hook does with it is not known here.
+checks it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class State(Value):
 
 
 def parse(data: bytes) -> State:
-    """The state in `data`; SpecError says what is missing."""
+    """The state in `data`; SpecError names a missing part."""
     try:
         value = jsonlite.loads(data.decode("utf-8", "surrogateescape"))
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""What a pod's containers hold of each device at one time, by the parts that each has.
+"""The most that a pod's containers hold of each device at one time.
 
 A pod's containers run together, after its init containers, which run one after the other. Sidecars (init
 containers with restartPolicy: Always) run beside all of them. The larger of both is held from the beginning
-to the end, so that a restart finds its place. Who gives shares, and where they stand, is not known here.
+to the end, so that a restart finds its place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Amount(Value):
 
 
 def of_shares(containers: Shares, init: Shares, sidecars: Shares) -> dict[str, Amount]:
-    """What a pod can have of each device at one time, by UUID."""
+    """The most that a pod can have of each device at one time, by UUID."""
     groups = ([_parts(shares) for shares in group.values()] for group in (containers, init, sidecars))
     return {
         uuid: Amount(0 if memory >= _WHOLE else memory, cores, memory >= _WHOLE, memory > _WHOLE)
@@ -69,7 +69,7 @@ def at_one_time(
 def together(
     containers: Iterable[Iterable[Part[Device]]], beside: Held[Device] | None = None
 ) -> Held[Device]:
-    """What containers have that run at one time, with what others have `beside` them."""
+    """The sum of containers that run at the same time, and of others `beside` them."""
     found = dict(beside or {})
     for parts in containers:
         for device, memory, cores in parts:
@@ -79,8 +79,8 @@ def together(
 
 
 def hold_at_first(held: Held[Device], beside: Held[Device], parts: Iterable[Part[Device]]) -> None:
-    """Adds an init container to what is held. `beside` is what sidecars have; of other devices than the
-    container's own `held` has that already."""
+    """Adds an init container to `held`. `beside` are the sidecars' shares; `held` has them already for
+    devices that the init container does not use."""
     for device, memory, cores in parts:
         side, before = beside.get(device, (0, 0)), held.get(device, (0, 0))
         held[device] = max(before[0], side[0] + memory), max(before[1], side[1] + cores)

@@ -1,9 +1,9 @@
 """A pod's assignment: which devices, and how much of each, a cluster's scheduler gave its containers.
 
-It is written into an annotation of the pod, which the pod's author can change: only the signature
-(HMAC-SHA256, RFC 2104), made with a key that the scheduler and the nodes have, proves anything of it. The
-hook reads it for every container of such a pod, so that `hmac`, `hashlib` and `base64`, which take longer
-than all of this, are not imported. Whose container it is, and what the ledger has, is not known here.
+It is written into an annotation of the pod, which the pod's author can change: only its signature
+(HMAC-SHA256, RFC 2104), made with a key that the scheduler and the nodes share, proves it. The hook reads it
+for every container of such a pod, so that `hmac`, `hashlib` and `base64`, which take longer than all of this,
+are not imported. Knows neither containers nor the ledger.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BLOCK = 64  # of SHA-256 (FIPS 180-4)
 _LONGEST_KEY_ID = 63
 #: In seconds since the epoch: the year 5138.
 _LATEST = 10**11
-#: What SQLite holds.
+#: SQLite's largest integer.
 _MOST_BYTES = (1 << 63) - 1
 
 
@@ -43,7 +43,7 @@ class AssignmentError(RequestError):
 
 
 class Share(Value):
-    """What a container gets of one device."""
+    """A container's share of one device."""
 
     device_uuid: str
     #: None: the whole device, for itself.
@@ -53,7 +53,7 @@ class Share(Value):
 
 
 class Assignment(Value):
-    """What the containers of one pod got on one node, by their names; `made` in seconds since the epoch.
+    """The shares of one pod's containers on one node, by container name; `made` in seconds since the epoch.
 
     The shares of one container are of devices that differ, either all with memory or all of whole devices,
     and have one number of cores.
@@ -65,7 +65,7 @@ class Assignment(Value):
     containers: dict[str, tuple[Share, ...]]
     #: Init containers that end before the containers start, one after the other.
     init: dict[str, tuple[Share, ...]] = {}
-    #: Init containers that go on beside all that come after them (restartPolicy: Always).
+    #: Init containers that run on beside all later ones (restartPolicy: Always).
     sidecars: dict[str, tuple[Share, ...]] = {}
 
     def of(self, container: str) -> tuple[Share, ...]:
@@ -179,14 +179,14 @@ def _key(text: str) -> bytes:
 
 
 def is_key_id(text: str) -> bool:
-    """Whether a key can be called so: an author's control characters are none."""
+    """Whether this is a valid id of a key; control characters are not."""
     rest = text.replace("_", "a").replace("-", "a")
     return 0 < len(text) <= _LONGEST_KEY_ID and rest.isascii() and rest.isalnum()
 
 
 def plain(group: Mapping[str, tuple[Share, ...]]) -> dict[str, Any]:
-    """The JSON form of containers' shares; what a node has reserved is kept so as well, also of a version
-    before (ledger/reservations.py)."""
+    """The JSON form of containers' shares; the ledger keeps allocations in it too, also those of earlier
+    versions."""
     return {
         name: [[share.device_uuid, share.memory_bytes, share.cores] for share in shares]
         for name, shares in group.items()

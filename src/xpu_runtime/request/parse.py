@@ -1,7 +1,7 @@
 """From variables to a request: the meaning of every XPU_* variable.
 
-Anything misspelt, out of range or contradictory is refused with the variable, the value, what is allowed and
-the nearest correct spelling; all problems are reported at once. Knows nothing of specs and annotations
+Anything misspelt, out of range or contradictory is refused with the variable, its value, the allowed values
+and the nearest correct spelling; all problems are reported at once. Knows nothing of specs and annotations
 (source.py), nor of the devices that the node has.
 """
 
@@ -39,10 +39,10 @@ VARIABLES = (
     "XPU_ENFORCE",
 )
 
-#: What the annotations of ours begin with.
+#: The prefix of our annotations.
 ANNOTATION_PREFIX = "yoyoworks.com/xpu-"
 
-#: Those that say how much of which devices: for a pod's container its scheduler says that (pod.py).
+#: The variables of amounts and devices: for a pod's container the scheduler decides them (pod.py).
 AMOUNTS = ("XPU_MEM", "XPU_CORES", "XPU_COUNT", "XPU_VISIBLE_DEVICES", "XPU_RESERVATION", "XPU_POLICY")
 
 #: Set by Kubernetes' device plugin where it has allocated resources of ours: the container then asks for what
@@ -253,7 +253,7 @@ class _Reader:
 
 
 def _with_unit(text: str, items: list[str]) -> str:
-    """What an amount without a unit may be meant to be; `1,5G` may be a decimal with a comma."""
+    """The likely meaning of an amount without a unit; `1,5G` may be a decimal with a comma."""
     if len(items) == 2 and text == items[0]:
         try:
             parse_memory(decimal := ".".join(items))

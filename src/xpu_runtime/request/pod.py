@@ -1,9 +1,9 @@
-"""The request of a container of a Kubernetes pod: what it was assigned, and nothing that its author says.
+"""The request of a container of a Kubernetes pod: its assigned shares, and no amount of its author's.
 
-Who the container is stands in annotations that its engine writes last, over whatever the author has there.
-How much it gets, an assignment says, which must be signed for this pod and this
-node; else what is reserved for it in the ledger, which is not known here: such a request is completed where
-the ledger is (placement/allocation.py). What the author may say is how it is held, as everywhere.
+The engine writes the container's identity into annotations last, over those of the author. The amounts come
+from an assignment, which must be signed for this pod and this node. Without one they come from the pod's
+allocation in the ledger: placement/allocation.py completes such a request. The author may still choose how
+the limits are held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xpu_runtime.request.assignment import Assignment, Share
     from xpu_runtime.request.request import Request
 
-#: The annotations that tell who a container is: UID and namespace and name of its pod, its own name.
+#: The annotations of a container's identity: UID, namespace and name of its pod, its own name.
 _CONTAINERD = tuple(
     f"io.kubernetes.cri.{name}"
     for name in ("sandbox-uid", "sandbox-namespace", "sandbox-name", "container-name")
@@ -40,7 +40,7 @@ _CRI_O = (
     "io.kubernetes.pod.name",
     "io.kubernetes.container.name",
 )
-#: Of a pod, for whoever places it: they mean nothing here, and go to each of its containers.
+#: A pod's annotations for its scheduler. Engines copy them to each of its containers; they mean nothing here.
 _FOR_SCHEDULERS = ("XPU_ASSIGNMENT", "XPU_COUNT", "XPU_POLICY")
 _TODO = "say it in resources.limits, such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30"
 
@@ -69,9 +69,9 @@ def is_plain(environment: dict[str, str], annotations: dict[str, str], config: C
 def asks_by_pod(
     environment: dict[str, str], annotations: dict[str, str], config: Config
 ) -> tuple[bool, PodContainer | None]:
-    """Whether a pod's container asks by its pod's assignment, and which it is (None: it asks for nothing).
+    """Whether a pod's container asks by its pod's assignment, and the container (None: it asks for nothing).
 
-    RequestError where it asks for what it was not assigned, or its assignment proves nothing.
+    RequestError if it asks for more than its assignment, or if the assignment is not valid.
     """
     if is_plain(environment, annotations, config):
         return False, None
@@ -108,9 +108,9 @@ def asks_by_pod(
 
 
 def _asked(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
-    """What of a container asks for devices. An annotation holds for each container of the pod, so that one
-    which says only how a slice is held asks for none. NVIDIA's variables ask for none either: images for CUDA
-    set them, and a sidecar or init container of such an image is to run without devices."""
+    """The variables of a container that ask for devices. An annotation holds for each container of the pod,
+    so one about how a slice is held asks for no device. NVIDIA's variables ask for none either: CUDA images
+    set them, and a sidecar or init container of such an image must run without devices."""
     found = [name for name in environment if name.startswith("XPU_") and name not in FOR_PROGRAMS]
     return found + [key for key, name in of_containers(annotations).items() if name in AMOUNTS]
 
@@ -139,7 +139,7 @@ def _verified(text: str, container: PodContainer, config: Config) -> Assignment:
 
 
 def beside_limits(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
-    """A problem for each amount that the container's author has set beside its limits."""
+    """A problem for each amount that the container's author has set besides resources.limits."""
     found = [f"{name}={environment[name][:60]}" for name in AMOUNTS if name in environment]
     ours = of_containers(annotations)
     found += [f"{key}: {annotations[key][:60]}" for key, name in ours.items() if name in AMOUNTS]
@@ -169,7 +169,7 @@ def complete(request: Request, shares: tuple[Share, ...]) -> Request:
 
 
 def not_allocated(container: PodContainer) -> AssignmentError:
-    """The error for a container for which there is neither an assignment nor an allocation."""
+    """The error for a container without an assignment and without an allocation."""
     return AssignmentError(
         f"nothing is reserved on this node for {container.label}, and it has no assignment",
         f"{_TODO}; where it does, see that `xpu kubernetes device-plugin` runs on this node, with its log",

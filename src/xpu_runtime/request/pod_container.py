@@ -1,4 +1,4 @@
-"""A container of a Kubernetes pod, and what it asks by, as a value; read from its spec by pod.py."""
+"""A container of a Kubernetes pod and its assignment, as a value; pod.py reads it from the spec."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 class PodContainer(Value):
-    """Which container of which pod; `uid` is the pod's."""
+    """A container and its pod; `uid` is the pod's."""
 
     uid: str
     namespace: str
     pod: str
     container: str
-    #: What its pod was assigned; None: it asks by its pod's allocation in the ledger.
+    #: Its pod's assignment; None: its pod's allocation in the ledger counts.
     assignment: Assignment | None = None
-    #: What its author says of a cap on cores, as `XPU_SCHED=burst`.
+    #: The author's variables about a cap on cores, such as `XPU_SCHED=burst`.
     about_cores: tuple[str, ...] = ()
     #: The id of the key that has signed the assignment.
     key_id: str = ""

@@ -1,7 +1,7 @@
-"""Which quotas of the configuration a container counts to, by what the engine tells of it in the spec.
+"""Which quotas of the configuration a container counts to, by the engine's facts in the spec.
 
-That is annotations and the user namespace. docker and Kubernetes tell a runtime no labels, and who may set
-annotations decides which quota it counts to. What is granted already is ledger/quotas.py's to know.
+The facts are annotations and the user namespace. docker and Kubernetes pass no labels to a runtime. A user
+who can set annotations chooses the quota. ledger/quotas.py knows the amounts that are granted already.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Quota(Value):
     """The most that the containers which count to it may have together; None: no limit."""
 
     name: str
-    #: What it matches, for people.
+    #: The containers that it matches, for people.
     who: str
     max_slices: int | None
     #: In bytes, as booked.

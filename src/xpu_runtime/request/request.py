@@ -1,6 +1,6 @@
 """A request: what a container asks for, parsed and checked.
 
-A value without behaviour: which devices the node has, and what can hold the limits, is not known here.
+A value without behaviour; knows neither the node's devices nor its backends.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from xpu_runtime.request.pod_container import PodContainer
     from xpu_runtime.request.quotas import Quota
 
-#: What a request may name, in the order of docs/reference/variables.md.
+#: The capabilities that a request may name, in the order of docs/reference/variables.md.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
-#: How a device's time is shared beyond the cap on cores, and who is served first, the last before the others.
+#: How a device's time is shared beyond the cap on cores, and the priorities, lowest first.
 SCHEDS = ("fixed", "burst", "weight")
 PRIORITIES = ("low", "normal", "high")
-#: What the UUID of a device begins with.
+#: The prefixes of devices' UUIDs.
 UUIDS = ("GPU-", "MIG-", "XPU-")
-#: What the name of a reservation or a quota may be (`is_name`), for people.
+#: The rule for names of reservations and quotas (`is_name`), for people.
 NAMES = "letters, digits, '.', '_' and '-', at most 63, the first a letter or digit"
 
 
@@ -76,7 +76,7 @@ class Request(Value):
     quotas: tuple[Quota, ...] = ()
     #: A cluster has decided on the amounts: the configuration's defaults and maxima are not for them.
     decided: bool = False
-    #: What a pod's container asks by; None for all others.
+    #: The container of a pod; None for all others.
     of_pod: PodContainer | None = None
 
     @property
@@ -103,6 +103,6 @@ def devices_in_words(count: int) -> str:
 
 
 def wrong_number(values: int, devices: int) -> str:
-    """What is wrong with a list of so many values of XPU_MEM for so many devices, and what to do."""
+    """The problem with so many values of XPU_MEM for so many devices, and its remedy."""
     right = f"one value, or {devices}" if devices != 1 else "one value"
     return f"{values} values for {devices_in_words(devices)}: give {right}"

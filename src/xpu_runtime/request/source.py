@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: (limits/interposed.py): a loader or program that is told to load one of these bypasses the interposers.
 REAL_LIBRARIES = ("libcuda.real", "libnvidia-ml.real")
 
-#: What the loader expands in a path, and the variables that make it load libraries.
+#: The tokens that the loader expands in a path, and the variables that make it load libraries.
 _TOKENS = ("${ORIGIN}", "${LIB}", "${PLATFORM}", "$ORIGIN", "$LIB", "$PLATFORM")
 _LOADED_BY = ("LD_PRELOAD", "LD_AUDIT")
 
@@ -100,7 +100,8 @@ def _of_pod(
     container: PodContainer,
     config: Config,
 ) -> Request:
-    """The request of a pod's container: what its pod has for it, as its author says how it is to be held.
+    """The request of a pod's container: the amounts of its pod, and its author's choices about how they are
+    held.
 
     NVIDIA's names of devices and amounts do not count: images set those, whatever the pod asks for.
     """
@@ -135,7 +136,7 @@ def _of_pod(
 
 
 def _completed(request: Request, spec: Spec, config: Config) -> Request:
-    """The request with what the configuration says besides."""
+    """The request, completed by the configuration."""
     if config.policy_quotas:
         from xpu_runtime.request import quotas  # few nodes have any
 
@@ -144,7 +145,7 @@ def _completed(request: Request, spec: Spec, config: Config) -> Request:
 
 
 def _not_by_variable(name: str) -> str:
-    """What is wrong, and what to do, where the policy lets no such container ask by variables."""
+    """The problem and its remedy if the policy does not allow such a container to ask by variables."""
     return (
         f"{name} is set in an unprivileged container, and the configuration's "
         "policy.accept_env_when_unprivileged is false: "
@@ -178,7 +179,7 @@ def asks_for_nothing(path: str) -> bool:
 
             spec = outline.read(path)
         return not asks(spec)
-    except Exception:  # whatever it is, the answer is not certain
+    except Exception:  # after any error the answer is not certain
         return False
 
 
@@ -212,7 +213,7 @@ def _annotated(
 def _from_variables(
     variables: dict[str, str], spellings: dict[str, Spelling], step: int
 ) -> tuple[Request | None, list[str]]:
-    """The request in a container's variables (None if they ask for nothing), and what is wrong with it.
+    """The request in a container's variables (None if they ask for nothing), and its problems.
 
     An NVIDIA_* variable counts where the XPU_* variable of the same meaning is not set. The values `all` and
     `none` of NVIDIA_VISIBLE_DEVICES, which many images set, count only where no XPU_* variable is set; a list
@@ -234,19 +235,19 @@ def _from_variables(
             ours[name] = _in_our_terms(name, alias)
     ours.update((name, variables[name]) for name in FOR_PROGRAMS if name in variables)
     request, problems = read(ours, step=step, requirements=_requirements(variables), spellings=spellings)
-    # A list in XPU_VISIBLE_DEVICES names its devices, whatever vendor the image was made for.
+    # A list in XPU_VISIBLE_DEVICES names its devices; the image's vendor does not matter.
     return request.replace(vendor="" if chosen and request.choice == "list" else vendor), problems
 
 
 def _is_by_image(variables: dict[str, str]) -> bool:
-    """Whether nothing asks but what many images set, whoever runs them and for what."""
+    """Whether the only variables that ask are those that many images set."""
     devices = _selection_by_alias(variables).get("XPU_VISIBLE_DEVICES")
     return devices is not None and devices.value in ("all", "none") and not any(map(_is_ours, variables))
 
 
 def _requirements(variables: dict[str, str]) -> dict[str, str]:
-    """What an image made for NVIDIA's devices requires of them, by the variable; nothing where the container
-    says itself what it does."""
+    """The conditions of an image for NVIDIA's devices, by the variable; none if the container sets its
+    own."""
     if "XPU_REQUIRE" in variables or variables.get("NVIDIA_DISABLE_REQUIRE", "") in ("true", "1"):
         return {}
     return {
@@ -260,7 +261,7 @@ def _in_our_terms(name: str, alias: Spelling) -> str:
 
 
 def _selection_by_alias(variables: dict[str, str]) -> dict[str, Spelling]:
-    """What the NVIDIA_* variables ask for, by the XPU_* variable of the same meaning."""
+    """The values of the NVIDIA_* variables, by the XPU_* variable of the same meaning."""
     found = {}
     devices = variables.get("NVIDIA_VISIBLE_DEVICES")
     if devices is None and "CUDA_VERSION" in variables and "NVIDIA_REQUIRE_CUDA" not in variables:
@@ -306,7 +307,7 @@ def _may_expand_to_one(name: str, value: str) -> bool:
 
 
 def _policy_violations(request: Request, config: Config, spellings: dict[str, Spelling]) -> list[str]:
-    """What the policy does not allow an unprivileged container.
+    """The parts of the request that the policy does not allow an unprivileged container.
 
     Limits that depend on the device (a share of its memory, the number of devices that `all` means) are
     checked at placement.
@@ -359,7 +360,7 @@ def _without_a_cap(request: Request, spellings: dict[str, Spelling]) -> list[str
 
 
 def _shared(request: Request, config: Config) -> Request:
-    """The request with what the configuration says of `sched` and `priority`, where it asks for neither."""
+    """The request with `sched` and `priority` of the configuration, where it sets neither."""
     priority, most = config.cores_priority, config.policy_max_priority
     if most is not None and not request.privileged:
         priority = min(priority, most, key=_rank)

@@ -77,7 +77,7 @@ class NearMiss(ValueError):
 def parse_cores(text: str, step: int) -> int:
     """The percentage in `30` or `30%`, a multiple of `step` from 1 to 100.
 
-    ValueError says what is allowed, and is a NearMiss for a number that is not.
+    ValueError names the allowed values; it is a NearMiss for a number outside of them.
     """
     digits = text.strip().removesuffix("%").strip()
     allowed = f"must be a percentage from {step} to 100 in steps of {step}"
@@ -90,7 +90,7 @@ def parse_cores(text: str, step: int) -> int:
 
 
 def parse_memory(text: str) -> Memory:
-    """`4G`, `4096MiB`, `1.5g`, `50%`; ValueError says what is wrong with anything else."""
+    """`4G`, `4096MiB`, `1.5g`, `50%`; ValueError, with the reason, for anything else."""
     text = text.strip()
     if text.endswith("%"):
         number = _decimal(text[:-1].strip())
@@ -121,7 +121,7 @@ def parse_memory(text: str) -> Memory:
 def show(amount: int, unit: str = "", decimals: int = 1) -> str:
     """Bytes for people, rounded down to a decimal of `unit`, or of the next smaller unit that they fill.
 
-    Without a unit: `4G`, `1.5G` and `4100M` where that is all of it, else `15.9G`.
+    Without a unit: `4G`, `1.5G` and `4100M` if that is exact, otherwise rounded down, as `15.9G`.
     """
     if not unit:
         unit = "G" if amount >= 1 << 30 and (amount % MIB or not amount % (1 << 29)) else "M"
@@ -144,7 +144,7 @@ def show_exactly(amount: int, unit: str = "") -> str:
 
 
 def _shown(text: str) -> int:
-    """Bytes of what `show` has written. An amount of any size can be shown, and not all are parsed."""
+    """The bytes that `show` has written. It can write amounts larger than parse_memory takes."""
     whole, _, fraction = text[:-1].partition(".")
     amount: int = (int(whole + fraction) << _SHIFTS[text[-1]]) // 10 ** len(fraction)
     return amount
