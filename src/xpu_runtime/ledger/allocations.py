@@ -1,10 +1,10 @@
-"""Allocations: what pods have on this node, whether or not their containers run.
+"""Allocations: the shares of pods on this node, whether or not their containers run.
 
-A pod holds of each device the larger of what is reserved for it and what its containers have (memory and
-cores each on its own). So the end of a container changes nothing here, its next start finds its place, and
-what a `kill -9` leaves is right. Tables in the ledger's file beside its layout, as quotas and events are: a
-ledger without them gets them with the first allocation, and one that was made anew has none until they are
-entered again. Knows no device and no Kubernetes.
+Of each device a pod holds the larger of its allocation and of its containers' slices (memory and cores each
+on its own). So the end of a container changes nothing here, its next start finds its place, and a `kill -9`
+leaves a correct state. Tables in the ledger's file beside its layout, as quotas and events are: a ledger
+without them gets them with the first allocation, and one that was made anew has none until they are entered
+again. Knows no device and no Kubernetes.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _RUNNING = """SELECT uid, device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)
 
 
 class Allocation(Value):
-    """What is reserved for a pod's containers, by their names; `made` in seconds since the epoch.
+    """The shares reserved for a pod's containers, by container name; `made` in seconds since the epoch.
 
-    `init`, `sidecars` and what shares may be: as in request.assignment.Assignment.
+    `init`, `sidecars` and shares: as in request.assignment.Assignment.
     """
 
     uid: str
     namespace: str
     pod: str
-    #: When it was decided on: what was decided later takes its place.
+    #: The time of the decision: a later one replaces it.
     made: float
     containers: Shares
     init: Shares = {}
@@ -69,7 +69,7 @@ class Allocation(Value):
     key_id: str = ""
 
     def says_same(self, other: Allocation) -> bool:
-        """Whether it reserves the same for the same pod, whichever keys have signed the two."""
+        """Whether it reserves the same for the same pod; the keys of the two signatures may differ."""
         return self.replace(key_id="") == other.replace(key_id="")
 
     @property
@@ -90,7 +90,7 @@ class Allocation(Value):
         return ()
 
     def amounts(self) -> dict[str, Amount]:
-        """What the pod can have of each device at one time, by UUID."""
+        """The most that the pod can have of each device at one time, by UUID."""
         return of_shares(self.containers, self.init, self.sidecars)
 
 
@@ -199,7 +199,7 @@ def pods_of_grants(db: Any) -> dict[int, tuple[str, str]]:
 
 
 def running(db: Any, uid: str) -> dict[str, Use]:
-    """What the containers of one pod have of each device."""
+    """The slices of one pod's containers, by device."""
     rows = rows_if_any(db, f"{_RUNNING} WHERE uid = ? GROUP BY uid, device_uuid", uid)
     return {
         uuid: Use(memory, cores, count, not limited, "" if limited else holder)
@@ -208,8 +208,8 @@ def running(db: Any, uid: str) -> dict[str, Use]:
 
 
 def add(db: Any, uses: Mapping[str, Use], without: str = "") -> dict[str, Use]:
-    """`uses` (what containers have, by UUID) with what is reserved beyond that; `without` a pod: with nothing
-    of that pod, neither what is reserved for it nor what its containers have."""
+    """`uses` (containers' slices, by UUID) plus reservations beyond them; `without` leaves out a pod, its
+    reservation and its containers' slices."""
     found = dict(uses)
     if without:
         for uuid, own in running(db, without).items():
@@ -232,8 +232,8 @@ def add(db: Any, uses: Mapping[str, Use], without: str = "") -> dict[str, Use]:
 
 
 class Reserved(Value):
-    """What is reserved of a device for a pod beyond what its containers have; `whole`: all of it is, though
-    none of them has it all."""
+    """The part of a device that is reserved for a pod beyond its containers' slices; `whole`: all of the
+    device is reserved, though none of them has all of it."""
 
     #: NAMESPACE/NAME.
     pod: str
@@ -248,7 +248,7 @@ class Reserved(Value):
 
 
 def unused(db: Any) -> list[Reserved]:
-    """What is reserved and no container has, by the pods' names."""
+    """Reservations that no container has, by the pods' names."""
     found = [each for _, each in _unused(db) if each.memory_bytes or each.cores or each.whole or each.idle]
     return sorted(found, key=lambda each: (each.pod, each.device_uuid))
 
@@ -276,8 +276,8 @@ def _unused(db: Any) -> list[tuple[str, Reserved]]:
 
 
 def beside_own(db: Any, uses: Mapping[str, Use], uid: str) -> dict[str, Use]:
-    """What a container of the pod `uid` finds of each device: what others have or is reserved for them, and
-    what the pod's other containers have."""
+    """The use of each device in the view of a container of the pod `uid`: the shares of other pods, and the
+    slices of the pod's other containers."""
     found = add(db, uses, uid)
     for uuid, own in running(db, uid).items():
         found[uuid] = found.get(uuid, Use()).plus(own)
@@ -285,8 +285,8 @@ def beside_own(db: Any, uses: Mapping[str, Use], uid: str) -> dict[str, Use]:
 
 
 def for_change(db: Any, grant: Grant, uses: dict[str, Use]) -> dict[str, Use]:
-    """`uses` for a grant whose limits are to change: without what is reserved for just its container beyond
-    what that has, which it may have again."""
+    """`uses` for a change of a grant's limits: without the part that is reserved for its own container and
+    not held, which that container may have again."""
     uid, container = pods_of_grants(db).get(grant.id, ("", ""))
     own = next((each.of(container) for each in every(db, uid)), ())
     found = dict(uses)
@@ -306,7 +306,7 @@ def for_change(db: Any, grant: Grant, uses: dict[str, Use]) -> dict[str, Use]:
 
 
 def _less(all_of_it: Use, own: Use) -> Use:
-    """What is granted without what a pod's containers have of it."""
+    """The granted amounts without a pod's containers' slices."""
     kept = all_of_it.exclusive and not own.exclusive
     return all_of_it.replace(
         memory_bytes=all_of_it.memory_bytes - own.memory_bytes,

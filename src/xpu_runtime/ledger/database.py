@@ -1,7 +1,7 @@
 """SQLite's connection to the ledger's file. A start worker keeps its last one for its next call.
 
-A new connection reads the file's schema and prepares each statement anew, which was a fifth of what a start
-and an end take in a worker. One that is kept has no lock. It is used again only by the process that has
+A new connection reads the file's schema and prepares each statement anew; that was a fifth of the time of a
+start and an end in a worker. A kept connection holds no lock. It is used again only by the process that has
 opened it, as SQLite's must not cross a fork, and only while the same file lies at the path. Knows no table.
 """
 

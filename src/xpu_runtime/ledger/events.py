@@ -1,13 +1,14 @@
-"""What has happened to slices: a table in the ledger's file, of bounded size, the oldest rows first to go.
+"""The history of slices: a table in the ledger's file, of bounded size; the oldest rows go first.
 
-What changes grants is written in the same transaction: neither is there without the other, whatever is
-killed. Marks on devices, refusals, failures and what the agent holds are no rows of the ledger: their events
-are written after them, and one is missing where the ledger could not be written then. Rows that go are
-counted in a second table, so that totals only grow, as a counter has to, and a container's start pays nothing
-for them; a third counts how long starts took; a fourth has containers' names, which stay as long as there is
-an event of theirs or a grant. They are no part of the ledger's layout: a ledger without them gets them when
-they are needed, and an earlier version of this runtime does without. They go with the ledger's file: at a
-reboot, where the run folder is on a tmpfs; on a disk they stay, while the grants of another boot go.
+The event of a changed grant is written in the same transaction, so neither exists without the other, even
+after a `kill -9`. Marks on devices, refusals, failures and the agent's stricter holds are no rows of the
+ledger: their events are written afterwards, and one is missing if the ledger could not be written then. Rows
+that go are counted in a second table, so that totals only grow, as a counter has to, and a container's start
+pays nothing for them; a third counts how long starts took; a fourth has containers' names, which stay as long
+as there is an event of theirs or a grant. They are no part of the ledger's layout: a ledger without them gets
+them when they are needed, and an earlier version of this runtime does without. They go with the ledger's
+file: at a reboot, where the run folder is on a tmpfs; on a disk they stay, while the grants of another boot
+go.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _TABLE = """CREATE TABLE IF NOT EXISTS events (
 _TOTALS = """CREATE TABLE IF NOT EXISTS event_totals (
     kind TEXT NOT NULL, code TEXT NOT NULL, number INTEGER NOT NULL,
     PRIMARY KEY (kind, code)) WITHOUT ROWID"""
-#: What a container was called from the event `since` on; "": that is not known, or which of two it was.
-#: One has several names where it was renamed, or another has had its id.
+#: A container's name from the event `since` on; "": not known, or ambiguous. One has several names where it
+#: was renamed, or another has had its id.
 _NAMES = """CREATE TABLE IF NOT EXISTS container_names (
     container_id TEXT NOT NULL, since INTEGER NOT NULL, name TEXT NOT NULL,
     PRIMARY KEY (container_id, since)) WITHOUT ROWID"""
@@ -51,11 +52,11 @@ _NAMES_TRIMMED_EVERY = 1024
 _STARTS = """CREATE TABLE IF NOT EXISTS start_seconds (
     mode TEXT NOT NULL, bucket INTEGER NOT NULL, number INTEGER NOT NULL, seconds REAL NOT NULL,
     PRIMARY KEY (mode, bucket)) WITHOUT ROWID"""
-#: Up to the longest that a start waits for the ledger. What is beyond has the place after the last. A version
-#: with other bounds needs a table with another name.
+#: Up to the longest wait of a start for the ledger; longer ones are counted after the last. A version with
+#: other bounds needs a table with another name.
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
 
-#: What a row can tell of; vocabulary.py says what each means.
+#: The kinds of rows; vocabulary.py has their meanings.
 GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
     "granted",
     "refused",
@@ -67,15 +68,15 @@ GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
 DRAINED, UNDRAINED = "drained", "undrained"
 #: By an operator, with a mark (`xpu reserve`).
 RESERVED, UNRESERVED = "reserved", "unreserved"
-#: For a pod, and no longer: what it has of this node, whichever of its containers runs. An earlier version
-#: wrote these with the kinds of marks; such rows have a text that says "pod".
+#: Beginning and end of a pod's part of this node, whichever of its containers runs. An earlier version wrote
+#: these with the kinds of marks; such rows have a text that says "pod".
 POD_RESERVED, POD_UNRESERVED = "pod-reserved", "pod-unreserved"
 #: More strictly, by the agent, and no longer.
 HELD, UNHELD = "held", "unheld"
 
 
 class Part(Value):
-    """A device that an event is about, and what the container had of it from then on (or until then)."""
+    """A device of an event, and the container's share of it from then on (or until then)."""
 
     uuid: str
     #: As the inventory had it then.
@@ -96,8 +97,8 @@ class Event(Value):
     container_id: str
     devices: tuple[Part, ...]
     text: str
-    #: What its engine called the container when it was granted or refused a slice; "": that was not known;
-    #: None: nothing was written down.
+    #: The engine's name of the container when it was granted or refused a slice; "": not known; None: nothing
+    #: was written down.
     name: str | None = None
     #: False: a version with another form has written its devices, which are left out.
     is_whole: bool = True
@@ -129,8 +130,8 @@ def record(
     when: float | None = None,
     name: str | None = None,
 ) -> None:
-    """Adds a row, within a transaction. `code`: of a refusal. `when`: where it was not just now. `name`: what
-    the container is called from now on ("": that is not known); None: as in its rows before."""
+    """Adds a row, within a transaction. `code`: of a refusal. `when`: the time, if it was not just now.
+    `name`: the container's name from now on ("": not known); None: as in its earlier rows."""
     db.execute(_TABLE)
     devices = jsonlite.dumps([_row(each) for each in slices])
     if len(text) > _LONGEST_TEXT:
@@ -164,9 +165,9 @@ def count_start(db: Any, mode: str, seconds: float) -> None:
     )
 
 
-#: In containerd's namespaces two containers can have one id, and what happens to either then is nobody's by
-#: name: another name than the last one is of another container, which has the grant. Nothing is written where
-#: it changes nothing.
+#: In containerd's namespaces two containers can have one id, and an event of either then belongs to neither
+#: by name: another name than the last one is of another container, which has the grant. Nothing is written
+#: where it changes nothing.
 _NAMED = """WITH last (name) AS (SELECT coalesce((SELECT name FROM container_names WHERE container_id = ?1
         ORDER BY since DESC LIMIT 1), '')),
     new (name) AS (SELECT CASE WHEN EXISTS (SELECT 1 FROM grants WHERE container_id = ?1) THEN '' ELSE ?3 END)
@@ -236,8 +237,8 @@ def _parts(devices: str) -> tuple[Part, ...] | None:
 
 
 def read_on(db: Any, last: int, when: float, since: float = 0.0, most: int = -1) -> list[Event]:
-    """As `read`, of what is new to a reader whose last row had the number `last` (0: none) and the time
-    `when`. In a ledger that was made anew, where numbers begin again, that is all."""
+    """As `read`, for a reader whose last row had the number `last` (0: none) and the time `when`: only later
+    rows. In a ledger that was made anew, where numbers begin again, all rows."""
     if last:
         found = read(db, last - 1, since, most + 1 if most >= 0 else most)
         if found and found[0].id == last and found[0].time == when:

@@ -1,4 +1,4 @@
-"""Grants and slices: what the ledger records, as values.
+"""Grants and slices: the ledger's records, as values.
 
 Knows nothing of SQLite, of devices or of the backends: `Holding` has a backend by its name only.
 """
@@ -18,7 +18,7 @@ KINDS = (MEMORY, CORES)
 
 
 class Holding(Value):
-    """What holds a slice's limits: a backend's name and `hard`, `soft` or `unenforced`; None: no limit."""
+    """The holder of a slice's limits: a backend's name and `hard`, `soft` or `unenforced`; None: no limit."""
 
     memory_backend: str | None = None
     memory_strength: str | None = None
@@ -84,12 +84,12 @@ class Grant(Value):
 
     @property
     def name(self) -> str:
-        """What no other grant is ever called, nor one of a ledger that was removed: a name for files."""
+        """A name for files that no other grant ever has, not even one of a ledger that was removed."""
         return f"{self.id}-{int(self.created * 1000)}"
 
 
 class Use(Value):
-    """What is granted of one device, and what is reserved for pods beyond what their containers have."""
+    """The granted part of one device, and the part reserved for pods beyond their containers' slices."""
 
     memory_bytes: int = 0
     cores: int = 0
@@ -99,14 +99,14 @@ class Use(Value):
     #: The id of that container, and the cap on its cores in percent (None: no cap).
     holder: str = ""
     holder_cores: int | None = None
-    #: Of the above, what is reserved for pods and no container has.
+    #: Of the above, the part that is reserved for pods and held by no container.
     reserved_memory: int = 0
     reserved_cores: int = 0
     #: The pod, as NAMESPACE/NAME, that the whole device is reserved for, where no container has it.
     holder_pod: str = ""
 
     def plus(self, more: Use) -> Use:
-        """With what others have been granted besides."""
+        """Plus the grants of others."""
         return self.replace(
             memory_bytes=self.memory_bytes + more.memory_bytes,
             cores=self.cores + more.cores,

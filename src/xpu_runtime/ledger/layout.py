@@ -1,9 +1,9 @@
-"""The ledger's tables, and what is checked of them each time they are opened.
+"""The ledger's tables, and their checks at each opening.
 
 A ledger that is missing, empty, or not the file that was made on this boot does not mean that nothing is
 granted: it is filled from the containers that run (survivors.py) before a grant can be made from it. Its
-process ids are valid in one PID namespace only, so it also records which. Knows SQL and the file; what the
-rows are used for is store.py's.
+process ids are valid in one PID namespace only, so it also records that namespace. Knows SQL and the file;
+store.py uses the rows.
 
 A ledger of another layout (this runtime was upgraded, or downgraded, on a running node) is never read: it is
 refused while a container that has a grant in it lives, and made anew once none does. For that, every layout
@@ -55,7 +55,7 @@ class OtherLayout(LedgerError):
 
 
 class Mark(Value):
-    """What identifies a ledger: its boot, its layout, its PID namespace and its file."""
+    """The identity of a ledger: its boot, its layout, its PID namespace and its file."""
 
     boot: str
     version: int
@@ -86,8 +86,8 @@ def read_mark(db: Any, path: str) -> Mark | None:
 
 
 def check_replaceable(db: Any, error: OtherLayout) -> None:
-    """OtherLayout where a container lives that has a grant in the ledger `db`, which is of another layout, or
-    where that cannot be told. `error` is what read_mark says of it."""
+    """OtherLayout if a container with a grant in the ledger `db`, which is of another layout, lives, or if
+    that is not known. `error` is read_mark's."""
     try:
         ((namespace,),) = db.execute("SELECT pid_namespace FROM meta").fetchall()
         rows = db.execute("SELECT container_id, pid, start_time, cgroup FROM grants").fetchall()
@@ -109,7 +109,7 @@ def check_replaceable(db: Any, error: OtherLayout) -> None:
 
 
 def is_current(found: Mark | None, own: Mark, path: str) -> bool:
-    """Whether the ledger at `path` can be used as it is, whatever its PID namespace."""
+    """Whether the ledger at `path` can be used as it is, in whichever PID namespace."""
     if found is None or found.replace(pid_namespace=own.pid_namespace) != own:
         return False
     return _last_made(path) == str(own.inode)
@@ -175,7 +175,7 @@ def make(db: Any, path: str, own: Mark) -> None:
 
 
 def granted(db: Any) -> dict[str, Use]:
-    """What containers have of each device, by UUID; devices without a grant are left out."""
+    """Containers' shares of each device, by UUID; devices without a grant are left out."""
     rows = db.execute(
         "SELECT device_uuid, SUM(memory_bytes), SUM(COALESCE(cores, 0)), COUNT(*), MIN(limited) "
         "FROM slices GROUP BY device_uuid"

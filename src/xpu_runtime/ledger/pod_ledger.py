@@ -1,6 +1,6 @@
-"""The ledger, for whoever has to do with pods: what is reserved for them is read, entered and removed here.
+"""The ledger's part for pods: allocations are read, entered and removed here.
 
-Imported only where a pod is concerned. What allocations mean is allocations.py's to know.
+Imported only for pods. allocations.py knows the meaning of allocations.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class PodLedger(Ledger):
     # Reading
 
     def allocations(self) -> list[Allocation]:
-        """What is reserved for pods, by their names."""
+        """The allocations of all pods, by their names."""
         with LedgerErrors(self.path, "read"):
             return allocations.every(self._db)
 
     def allocation(self, uid: str) -> Allocation | None:
-        """What is reserved for the pod `uid`."""
+        """The allocation of the pod `uid`."""
         with LedgerErrors(self.path, "read"):
             return next(iter(allocations.every(self._db, uid)), None)
 
     def reserved(self) -> list[Reserved]:
-        """What is reserved for pods beyond what their containers have."""
+        """The parts of devices reserved for pods beyond their containers' slices."""
         with LedgerErrors(self.path, "read"):
             return allocations.unused(self._db)
 
@@ -52,12 +52,13 @@ class PodLedger(Ledger):
         return found
 
     def uses_without(self, uid: str) -> dict[str, Use]:
-        """What all others than the pod `uid` have of each device, or have reserved."""
+        """The use of each device by all others than the pod `uid`, reservations included."""
         with LedgerErrors(self.path, "read"):
             return allocations.add(self._db, layout.granted(self._db), uid)
 
     def uses_of_pod(self, uid: str) -> dict[str, Use]:
-        """What a container of the pod `uid` finds of each device: all but what is reserved for its pod."""
+        """The use of each device in the view of a container of the pod `uid`: without its pod's
+        reservation."""
         with LedgerErrors(self.path, "read"):
             return allocations.beside_own(self._db, layout.granted(self._db), uid)
 
@@ -72,9 +73,9 @@ class PodLedger(Ledger):
         """One allocation for the pod `uid` in one transaction: reaps dead grants, lets `choose` decide, and
         enters what it returns, in the place of an earlier one.
 
-        `choose` gets what all others have of each device, and the pod's allocation as it is (None: there is
-        none). Where it returns a Refusal, nothing changes. `indexes`: of devices by UUID, for people.
-        Returns besides the dead grants that were removed, whose limits the caller must lift.
+        `choose` gets the use of each device by all others, and the pod's present allocation (or None). If it
+        returns a Refusal, nothing changes. `indexes`: of devices by UUID, for people. Returns besides the
+        dead grants that were removed, whose limits the caller must lift.
         """
         with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
@@ -94,7 +95,7 @@ class PodLedger(Ledger):
         allocations.enter(self._db, allocation, indexes)
 
     def deallocate(self, uids: Iterable[str]) -> list[Allocation]:
-        """Removes what is reserved for these pods, and returns it; no error for what is gone already."""
+        """Removes the allocations of these pods, and returns them; no error for one that is gone already."""
         with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             return allocations.remove(self._db, uids)

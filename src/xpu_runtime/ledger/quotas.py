@@ -1,8 +1,9 @@
-"""Quotas: which grants count to which, and whether a new one fits.
+"""Quotas: the grants that count to each, and whether a new one fits.
 
 A table in the ledger's file beside its layout, as events are: a ledger without it gets it with the first
-grant that counts, and an earlier version of this runtime leaves it alone. What that one grants does not
-count; what it removes stays in the table, and counts no more: a row is valid while its grant is there.
+grant that counts, and an earlier version of this runtime leaves it alone. A grant of that version does not
+count; the row of a grant that it removes stays in the table without effect: a row is valid as long as its
+grant exists.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def count(db: Any, grant: Grant, names: Sequence[str]) -> None:
 
 
 def used(db: Any, name: str) -> Use:
-    """What is granted that counts to a quota."""
+    """The grants' sum that counts to a quota."""
     rows = rows_if_any(db, _USED, name)
     return Use(*rows[0]) if rows else Use()
 
@@ -57,7 +58,7 @@ def names_of(db: Any, grant: Grant) -> list[str]:
 
 
 def over(quotas: Sequence[Quota], slices: Sequence[Slice], used_of: Callable[[str], Use]) -> Refusal | None:
-    """Why these slices are not within each quota, `used_of` being what is granted; None: they are."""
+    """Why these slices exceed a quota, `used_of` being the granted sums; None: they fit."""
     found = []
     for quota in quotas:
         lacks = _lacks(quota, slices, used_of(quota.name))
@@ -84,7 +85,7 @@ def _lacks(quota: Quota, slices: Sequence[Slice], now: Use) -> list[str]:
 
 
 def granted(quota: Quota, now: Use) -> str:
-    """What is granted of a quota, for people."""
+    """The granted part of a quota, for people."""
     parts = []
     if quota.max_slices is not None:
         parts.append(f"{now.slices} of {quota.max_slices} slices")

@@ -1,7 +1,7 @@
 """A refusal: why a request is not granted, as a value.
 
-It has one vocabulary of codes. The same value prints in docker's error line, in `xpu explain`, and later in a
-scheduler's answer; so it knows neither the ledger nor the devices, only what was found of them.
+It has one vocabulary of codes. The same value prints in docker's error line, in `xpu explain` and in a
+scheduler's answer; so it has only facts about the ledger and the devices, not these themselves.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Refusal(Value):
         }
 
     def line(self, spelling: dict[str, str] | None = None, nearest: str = "") -> str:
-        """All of it in one line for people; `spelling` has what replaces `XPU_MEM=` and the like for a
-        command that takes options instead of variables, `nearest` replaces the nearest request as a whole."""
+        """The refusal in one line for people. `spelling` replaces `XPU_MEM=` and the like for a command with
+        options instead of variables; `nearest` replaces the whole nearest request."""
         groups = _by_reason(self.devices)
         parts = [f"GPU {spans(group)}: {reason}" for reason, group in groups[:_SHOWN]]
         if len(groups) > _SHOWN:

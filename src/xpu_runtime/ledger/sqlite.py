@@ -1,4 +1,4 @@
-"""SQLite's C module, imported for a third of what `import sqlite3` costs.
+"""SQLite's C module, imported at a third of the cost of `import sqlite3`.
 
 `sqlite3` brings `datetime` and `collections`; `_sqlite3` itself imports `functools` for one thing, the
 cache of prepared statements, and `functools` costs twice as much as SQLite (2 ms of a hook's 20). A

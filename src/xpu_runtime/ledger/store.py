@@ -1,11 +1,11 @@
 """The ledger: the node's record of grants, in one SQLite file, one transaction a grant.
 
 A `kill -9` at any instant leaves either the whole grant or none of it (SQLite's rollback journal). A power
-cut ends the boot and with it every container, so a ledger of another boot counts as empty, and nothing need
+cut ends the boot and with it every container, so a ledger of another boot counts as empty, and nothing has to
 be flushed to the disk: `synchronous` is off. Writers queue on a lock file, which the kernel serves in order
 and frees when its holder dies; SQLite's own locks poll. Every wait is bounded (waiting.py), and a ledger that
-has vanished is made anew from the running containers (layout.py). Knows no device and no driver: what fits is
-decided by a function that the caller passes.
+has vanished is made anew from the running containers (layout.py). Knows no device and no driver: the caller
+passes a function that decides whether a request fits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _COLUMNS = {MEMORY: "memory_bytes", CORES: "cores"}
 class Ledger:
     """An open ledger. Used as a context manager; one thread.
 
-    It is made where there is none of this boot. With `as_is` it is neither made nor made anew, for who only
-    wants to know how it is: OtherLayout, or LedgerError, where it is not what a start would use.
+    It is made if there is none of this boot. With `as_is` it is neither made nor made anew, for callers that
+    only inspect it: OtherLayout, or LedgerError, if a start would not use it.
     """
 
     def __init__(self, path: str | None = None, *, as_is: bool = False) -> None:
@@ -65,7 +65,7 @@ class Ledger:
         return self
 
     def _open(self) -> None:
-        # The engine's umask must not decide who reads the ledger.
+        # The engine's umask must not decide about read access to the ledger.
         create = 0 if self._as_is else os.O_CREAT
         os.close(os.open(self.path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         self._own = layout.own_mark(self.path)
@@ -107,7 +107,8 @@ class Ledger:
     def _remove_other(self, error: layout.OtherLayout) -> None:
         """Removes the file, of another layout, and opens a new one; LedgerError where a grant in it lives.
 
-        A new file: who has the old one open, maybe of the other version, is told so (waiting.Transaction).
+        A new file: processes that have the old one open, maybe of the other version, notice
+        (waiting.Transaction).
         """
         try:
             with self._transaction():
@@ -158,8 +159,7 @@ class Ledger:
             return layout.load(self._db, where, values)
 
     def uses(self) -> dict[str, Use]:
-        """What is granted of each device, by UUID, and what is reserved for pods; devices without either are
-        left out."""
+        """Grants and reservations of pods by device UUID; devices without either are left out."""
         with LedgerErrors(self.path, "read"):
             found = layout.granted(self._db)
             if layout.has_allocations(self._db):
@@ -169,7 +169,7 @@ class Ledger:
             return found
 
     def counted(self, quota: str) -> Use:
-        """What is granted that counts to a quota; a slice without a cap on cores counts 100 %."""
+        """The grants' sum that counts to a quota; a slice without a cap on cores counts 100 %."""
         from xpu_runtime.ledger.quotas import used
 
         with LedgerErrors(self.path, "read"):
@@ -185,8 +185,8 @@ class Ledger:
     def history(
         self, last: int = 0, when: float = 0.0, since: float = 0.0, most: int = -1
     ) -> list[events.Event]:
-        """What has happened after the event with number `last` and time `when`, as events.read_on has it: the
-        first `most` of those (-1: all) that are not older than `since`."""
+        """The events after that with number `last` and time `when`, as events.read_on has it: the first
+        `most` (-1: all) that are not older than `since`."""
         with LedgerErrors(self.path, "read"):
             return events.read_on(self._db, last, when, since, most)
 
@@ -229,7 +229,7 @@ class Ledger:
         Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
         booked), and the dead grants that were removed, whose limits the caller must lift. A container that
         has a grant already gets the same one again. A new one counts to `quotas`, and belongs to `of_pod`,
-        (UID, container's name). `name`: what its engine calls the container, "" where that is not known.
+        (UID, container's name). `name`: the engine's name of the container, "" if not known.
         """
         with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
@@ -290,7 +290,7 @@ class Ledger:
 
     def bind(self, grant: Grant, began: float | None = None) -> bool:
         """Binds a grant to the container's process and cgroup; False if there is no such grant. Counts the
-        time that it took since the start `began` (time.monotonic), where that is given."""
+        time since the start `began` (time.monotonic), if given."""
         values = (grant.pid, grant.start_time, grant.cgroup, grant.state, grant.id, grant.container_id)
         with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
@@ -305,7 +305,7 @@ class Ledger:
             return bool(done.rowcount)
 
     def hold(self, grant: Grant) -> None:
-        """Records what holds the limits of a grant's slices, where that was chosen again."""
+        """Records the backends of a grant's slices, if they were chosen again."""
         with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
             for position, slice_ in enumerate(grant.slices):
@@ -321,13 +321,14 @@ class Ledger:
         choose: Callable[[Grant, dict[str, Use]], dict[tuple[int, str], int]],
         text: str = "",
     ) -> tuple[Grant | None, list[Grant]]:
-        """Changes what the slices of grant `number` book, in one transaction that also reaps dead grants.
+        """Changes the booked amounts of the slices of grant `number`, in one transaction that also reaps dead
+        grants.
 
-        `choose` gets the grant as it is now and what is granted of each device, and returns the new values by
-        the slice's position and the limit's kind. It must ask nobody, as the ledger is locked; if it raises,
-        the ledger stays as it was. With `text` there is an event that says so, also
-        where nothing that is booked changes. Returns the changed grant (None: it has ended) and the dead
-        grants that were removed, whose limits the caller must lift.
+        `choose` gets the present grant and the grants of each device, and returns the new values by the
+        slice's position and the limit's kind. It must not call a driver or another program, as the ledger is
+        locked; if it raises, the ledger stays as it was. With `text` an event is written, even if no booked
+        amount changes. Returns the changed grant (None: it has ended) and the dead grants that were removed,
+        whose limits the caller must lift.
         """
         with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
@@ -389,8 +390,8 @@ class Ledger:
 def _is_same_start(grant: Grant, wanted: Grant) -> bool:
     """Whether `grant` was made for the same start of the container as `wanted`.
 
-    That is so for the same process, and for spec mode's grant of a container that is being created now: an
-    engine's own hook may ask for it again, besides the hook that the shim has injected.
+    It was, if the process is the same, or if it is spec mode's grant of a container that is being created
+    now: an engine's own hook may ask for it again, besides the hook that the shim has injected.
     """
     if (grant.pid, grant.start_time) == (wanted.pid, wanted.start_time):
         return True

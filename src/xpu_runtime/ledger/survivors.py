@@ -3,9 +3,9 @@
 The ledger is a file, which can be removed or emptied while containers run; their memory would then be granted
 twice. So the hook also writes the grant into an extended attribute `trusted.xpu.NUMBER` of the container's
 cgroup folder (v2, or v1's devices hierarchy). It ends with the cgroup, lies in none of our folders, and can
-be written only with CAP_SYS_ADMIN in the host's user namespace (xattr(7)); what is read is checked all the
-same. Cost: about 20 µs for one write, and 10 µs for each cgroup when a ledger is made. Knows no backend and
-no device.
+be written only with CAP_SYS_ADMIN in the host's user namespace (xattr(7)); it is checked all the same when it
+is read. Cost: about 20 µs for one write, and 10 µs for each cgroup when a ledger is made. Knows no backend
+and no device.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def keep(
     quotas: Sequence[str] = (),
     of_pod: tuple[str, str] | None = None,
 ) -> None:
-    """Records a grant of the ledger at path `ledger`, the quotas that it counts to, and the pod's container
-    that it is of (UID, name), on the cgroup of its process; does nothing where that is the caller's cgroup,
-    since the container then has none of its own."""
+    """Records a grant of the ledger at path `ledger`, its quotas and its pod's container (UID, name) on the
+    cgroup of its process. Does nothing if that is the caller's cgroup: the container then has none of its
+    own."""
     folder = _folder(grant)
     if folder is not None and (grant.cgroup or folder != _folder_v1(caller.pid, caller.start_time)):
         _write(folder, grant, ledger, 0)
@@ -117,7 +117,7 @@ def _home(ledger: str) -> tuple[str, int]:
 
 
 def _folder(grant: Grant) -> str | None:
-    """The cgroup folder for the record: that of the limit, else that of the process."""
+    """The cgroup folder for the record: that of the limit, or that of the process."""
     return grant.cgroup or _folder_v1(grant.pid, grant.start_time)
 
 
@@ -192,7 +192,7 @@ def _of_another_version(folder: str) -> LedgerError:
 
 def foreign(what: str, theirs: int, ours: int, ledger: str = "") -> LedgerError:
     """The error for a process in another PID namespace than the containers. `what` is the subject of the
-    sentence; `ledger` is the path of the ledger, if that is what shows it."""
+    sentence; `ledger` is the path of the ledger, if the error is about it."""
     todo = "do this on the host itself; in a pod, with hostPID: true"
     if theirs != _HOST:
         todo = "do this in the namespace where they were started"
@@ -227,6 +227,6 @@ def _typed(values: list[Any], types: tuple[tuple[type, ...], ...]) -> list[Any]:
     for value, allowed in zip(values, types):
         if type(value) not in allowed:
             raise TypeError(f"{value!r} is none of {allowed}")
-        if type(value) is int and not 0 <= value < 1 << 63:  # what SQLite holds
+        if type(value) is int and not 0 <= value < 1 << 63:  # SQLite's largest integer
             raise ValueError(f"{value} is out of range")
     return values

@@ -1,4 +1,4 @@
-"""What kinds of events and codes of refusals there are, and what each means.
+"""The kinds of events and the codes of refusals, with their meanings.
 
 For commands, metrics and pages (docs/reference/events.md, errors.md): a container's start writes events and
 refuses without them.
@@ -47,7 +47,7 @@ Code = Literal[
 
 
 class Meaning(Value):
-    """Of a code: what it means, and what to do."""
+    """A code's meaning and remedy."""
 
     text: str
     todo: str

@@ -27,7 +27,8 @@ START_S = 25.0
 STOP_S = 8.0
 
 _left: float | None = None
-#: What `allow` said: who may never wait is told no holder either, for which all processes are looked through.
+#: `allow`'s value: a caller that may not wait gets no holder's name either, as finding it takes a look at all
+#: processes.
 _allowed = 0.0
 
 

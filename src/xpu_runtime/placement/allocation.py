@@ -1,6 +1,6 @@
-"""What a pod's allocation, or its assignment, gives on this node: whether it fits, and still holds.
+"""A pod's allocation or assignment on this node: whether it fits, and is still valid.
 
-Imported only where a pod is concerned. Chooses nothing: devices and amounts were decided on before.
+Imported only for pods. Chooses nothing: devices and amounts were decided before.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def resolved(request: Request, ledger: PodLedger) -> Request:
-    """The request of a pod's container without an assignment, with what is reserved for it; RequestError
-    where nothing is."""
+    """The request of a pod's container without an assignment, completed by its pod's allocation; RequestError
+    if there is none."""
     container = request.of_pod
     assert container is not None
     allocation = _allocation(container, ledger)
@@ -38,16 +38,16 @@ def resolved(request: Request, ledger: PodLedger) -> Request:
 
 
 def _allocation(container: PodContainer, ledger: PodLedger) -> Allocation | None:
-    """What the container's pod has. The UID of a static pod comes from an annotation that anybody
-    may write; who the container is of, the engine says."""
+    """The allocation of the container's pod. The UID of a static pod comes from an annotation that anyone may
+    write; the engine tells the container's pod."""
     found = ledger.allocation(container.uid)
     key = container.uid, container.namespace, container.pod
     return found if found is not None and found.key == key else None
 
 
 class Place(Value):
-    """Where a pod's container finds its place: beside what `uses` says. `enter`: the pod's allocation, which
-    is to be entered with it; None: that is in the ledger."""
+    """The place of a pod's container, beside `uses`. `enter`: the pod's allocation, to be entered with it;
+    None: it is in the ledger already."""
 
     uses: dict[str, Use]
     enter: Allocation | None
@@ -77,7 +77,7 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
 
 
 def why_stale(wanted: Allocation, now: Allocation | None) -> Refusal | None:
-    """Why `wanted` does not take the place of what is reserved for the same pod; None: it does, or is it."""
+    """Why `wanted` does not replace the allocation of the same pod; None: it does, or is the same."""
     if now is None or now.says_same(wanted) or now.made < wanted.made:
         return None
     text = f"the assignment of {wanted.label} is stale: another is in force, which was made later"
@@ -87,7 +87,7 @@ def why_stale(wanted: Allocation, now: Allocation | None) -> Refusal | None:
 
 
 def why_not(inventory: Inventory, config: Config, wanted: Allocation, uses: dict[str, Use]) -> Refusal | None:
-    """Why an allocation does not fit beside what `uses` says that others have; None: it does."""
+    """Why an allocation does not fit beside the shares of others (`uses`); None: it fits."""
     refusals = []
     for uuid, amount in wanted.amounts().items():
         device = next((each for each in inventory.devices if each.uuid == uuid), None)

@@ -1,4 +1,4 @@
-"""A device as a request finds it: what is left of it, and why a slice of some size has no place there."""
+"""A device in a request's view: its free part, and the reason why a slice of some size does not fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Candidate(Value):
-    """A device, and what decides whether it may serve this request."""
+    """A device, and the facts that decide whether it may serve this request."""
 
     device: Device
     #: Why it may not serve the request; None: it may.
@@ -22,12 +22,12 @@ class Candidate(Value):
     holding: Holding
     #: The policy's maximum for one slice, in bytes.
     max_memory: int | None = None
-    #: What a slice gets where no amount is requested, in bytes; None: the whole device.
+    #: The bytes of a slice without a requested amount; None: the whole device.
     default: int | None = None
 
 
 class AvailableDevice(Value):
-    """A candidate, with what is left of it: bytes, and percent of its cores."""
+    """A candidate with its free part: bytes, and percent of its cores."""
 
     candidate: Candidate
     left: int
@@ -36,7 +36,7 @@ class AvailableDevice(Value):
     unused: bool
     #: Why no other container gets any of it, if one container has the whole device.
     exclusive: str = ""
-    #: What is taken of it for pods whose containers do not have it (yet).
+    #: The part reserved for pods whose containers do not have it (yet).
     reserved_memory: int = 0
     reserved_cores: int = 0
 
@@ -48,7 +48,7 @@ class AvailableDevice(Value):
 
 
 def available(candidate: Candidate, use: Use, oversubscribe: float) -> AvailableDevice:
-    """What is left of a candidate: less what is granted."""
+    """The free part of a candidate: its capacity less the grants."""
     capacity = room.capacity(candidate.device.memory_bytes, oversubscribe)
     left = room.left(capacity, use.memory_bytes, use.exclusive)
     reserved = (use.reserved_memory, use.reserved_cores)
@@ -57,8 +57,8 @@ def available(candidate: Candidate, use: Use, oversubscribe: float) -> Available
 
 
 def _exclusive_holder(use: Use) -> str:
-    """Which container has the whole device, and what it set: many do not expect XPU_CORES alone to take
-    it."""
+    """The container that has the whole device, and its variables: many users do not expect XPU_CORES alone to
+    take it."""
     if not use.exclusive:
         return ""
     if use.holder_pod:

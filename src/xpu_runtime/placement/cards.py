@@ -84,7 +84,7 @@ class Kinds:
 
 
 class Cards:
-    """What a node's cards are, whatever is taken of them."""
+    """A node's cards, without their use."""
 
     __slots__ = ("_all", "capacities", "kinds", "totals")
 

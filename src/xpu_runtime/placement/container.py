@@ -1,9 +1,9 @@
-"""Which devices serve a container's request: a function of what is requested and what is free.
+"""The choice of devices for a container's request: a function of the request and the free parts.
 
 Values of XPU_MEM go to devices in the order in which the container sees them: that of its NVML and
 `nvidia-smi` (and of CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID), which is the inventory's. Where
 XPU_VISIBLE_DEVICES names devices, they go with the names. Reads no ledger, no driver and no configuration:
-callers pass all of it as values. Why there is no place is said in refused.py.
+callers pass all of it as values. refused.py has the reasons of refusals.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def place(
     oversubscribe: float = 1.0,
     step: int = 5,
 ) -> tuple[Slice, ...] | Refusal:
-    """The slices of a request, in the order in which it asks for devices, or why there are none.
+    """The slices of a request, in the order of its devices, or the refusal.
 
-    `candidates` are the devices that the request may choose from, in the inventory's order, and for a list
-    in the list's; `uses` says by UUID what is granted already.
+    `candidates` are the devices that the request may choose from, in the inventory's order, and for a list in
+    the list's; `uses` has the grants by UUID.
     """
     if request.choice == "none":
         return ()

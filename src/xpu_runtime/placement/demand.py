@@ -1,4 +1,4 @@
-"""What containers of a pod ask of devices, as values; read from the pod's limits by kubernetes/resources.py.
+"""The demands of a pod's containers, as values; kubernetes/resources.py reads them from the pod's limits.
 
 The device plugin, the scheduler extender and the ledger's side of a pod all have it in this form.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Demand(Value):
-    """What one container asks for: so much of each of `count` devices.
+    """One container's demand: so much of each of `count` devices.
 
     `memory_bytes` or `memory_percent` of a device's memory; neither: whole devices, for this container alone.
     """
@@ -35,7 +35,7 @@ class Demand(Value):
 
     @property
     def limits(self) -> tuple[bool, bool]:
-        """Whether its devices must hold a limit of memory, and one of cores: 100 percent are none."""
+        """Whether its devices need a limit on memory, and one on cores: 100 percent need none."""
         return not self.is_whole, 0 < (self.cores or 0) < 100
 
     def memory_on(self, device_bytes: int) -> int:
@@ -47,20 +47,20 @@ class Demand(Value):
         return share_of(device_bytes, self.memory_percent * 10_000)
 
     def share(self, device_uuid: str, device_bytes: int) -> Share:
-        """What it gets of that device."""
+        """Its share of that device."""
         amount = None if self.is_whole else self.memory_on(device_bytes)
         return Share(device_uuid, amount, self.cores or None)
 
 
 class PodDemand(Value):
-    """What a pod's containers ask for, by their names; those that ask for nothing are left out."""
+    """The demands of a pod's containers, by their names; those without a demand are left out."""
 
     containers: tuple[tuple[str, Demand], ...] = ()
     #: Init containers, which have ended before `containers` start.
     init: tuple[tuple[str, Demand], ...] = ()
     #: Init containers with restartPolicy Always, which run beside all that follow.
     sidecars: tuple[tuple[str, Demand], ...] = ()
-    #: What the pod's annotation says: binpack or spread; None: nothing.
+    #: The pod's annotation: binpack or spread; None: it has none.
     policy: str | None = None
 
     @property
@@ -69,13 +69,13 @@ class PodDemand(Value):
         return *self.containers, *self.init, *self.sidecars
 
     def of(self, container: str) -> Demand | None:
-        """What that container asks for; None: nothing."""
+        """That container's demand; None: it asks for nothing."""
         return next((demand for name, demand in self.every if name == container), None)
 
     def shares(
         self, places: Iterable[Iterable[Iterable[int]]], uuids: Sequence[str], totals: Sequence[int]
     ) -> tuple[Shares, Shares, Shares]:
-        """What containers, init containers and sidecars get in their places (pod.place), of devices with
+        """The shares of containers, init containers and sidecars in their places (pod.place), of devices with
         these UUIDs and bytes."""
         containers, init, sidecars = (
             {

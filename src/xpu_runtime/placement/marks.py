@@ -1,6 +1,6 @@
-"""What marks on devices (drained, reserved) leave of the candidates of a request.
+"""Marks on devices (drained, reserved), applied to the candidates of a request.
 
-Imported only where there may be a mark, or a request names a reservation: most starts go without.
+Imported only if there may be a mark, or a request names a reservation: most starts do without.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _NAMES = 8
 
 
 def unmarked(choice: list[Candidate], request: Request) -> list[Candidate] | Refusal:
-    """The candidates, of which those that are drained, or that a reservation sets apart, cannot serve. For
-    who names a reservation, `all` are the devices of that. ConfigError where the marks cannot be read."""
+    """The candidates; drained ones and those of another reservation cannot serve. For a request with a
+    reservation, `all` means the devices of that. ConfigError if the marks cannot be read."""
     told, wanted = marks.read(), request.reservation
     if wanted is not None and request.choice != "list":
         own = [each for each in choice if _reserved_for(told, each) == wanted]

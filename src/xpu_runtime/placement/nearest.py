@@ -28,14 +28,14 @@ def nearest(
 
 
 def kept(part: int, of: int) -> float:
-    """How much of what was asked for that is, 0 to 1."""
+    """The share of the request that it keeps, 0 to 1."""
     return part / of if of else 1.0
 
 
 def _smaller(
     free: Sequence[tuple[int, int]], memory: int, cores: int, count: int, unit: int, step: int
 ) -> list[tuple[int, int]]:
-    """What so many devices might have: all cores and less memory, the reverse, or less of both."""
+    """Smaller requests for so many devices: all cores and less memory, the reverse, or less of both."""
 
     def whole(amount: int, percent: int) -> tuple[int, int]:
         return min(amount, memory) // unit * unit, min(percent // step * step, cores)

@@ -16,9 +16,8 @@ Chosen = tuple[tuple[int, ...], ...]
 #: Of a pod's containers, init containers and sidecars.
 Places = tuple[Chosen, Chosen, Chosen]
 
-#: Whoever writes a pod chooses how many containers it has, and for how long a place can be looked for: on one
-#: node so many ways are tried, and for one question so many steps made. A place that is found after more is
-#: not found.
+#: A pod's author chooses its number of containers, and with it the length of the search: on one node so many
+#: ways are tried, and for one question so many steps made. A place that is found after more is not found.
 MOST_WAYS = 2_000
 MOST_STEPS = 300_000
 #: Steps that a way of the search costs, and one that a place for an init container does.
@@ -100,14 +99,14 @@ def _in_order(pod: PodShape, found: dict[tuple[bool, int], tuple[int, ...]], are
 
 
 def holding(cards: Cards, pod: PodShape, places: Places) -> dict[int, tuple[int, int]]:
-    """What the pod holds of each device by that: position -> (bytes, percent of cores)."""
+    """The pod's resulting hold on each device: position -> (bytes, percent of cores)."""
     kinds = zip((pod.containers, pod.init, pod.sidecars), places)
     containers, init, sidecars = (_parts(cards, shapes, chosen) for shapes, chosen in kinds)
     return at_one_time(containers, init, sidecars)
 
 
 def _parts(cards: Cards, shapes: Sequence[Shape], chosen: Chosen) -> list[list[tuple[int, int, int]]]:
-    """What each container has of its devices."""
+    """Each container's share of its devices."""
     return [_part(cards, shape, positions) for shape, positions in zip(shapes, chosen)]
 
 
@@ -120,7 +119,7 @@ class _TooMany(Exception):
 
 
 class _Search:
-    """A place for several containers: the policy's order first, and back where that leads nowhere.
+    """A place for several containers: tries the policy's order first, and goes back from a dead end.
 
     An init container needs a place beside the sidecars alone, so those are placed first, then it is seen
     whether each init container has one, then the regular containers are placed. States that led nowhere are
@@ -205,7 +204,7 @@ class _Search:
                 yield tuple(sorted(each))
 
     def _init(self, containers: Chosen, sidecars: Chosen) -> Chosen:
-        """Devices for the init containers: where they add least to what the pod holds anyhow."""
+        """Devices for the init containers: those where they add least to the pod's other shares."""
         places: list[tuple[int, ...]] = []
         memory, cores = self._beside_sidecars
         beside = together(_parts(self._cards, self._pod.sidecars, sidecars))

@@ -35,7 +35,7 @@ def why(request: Request, devices: list[AvailableDevice], count: int, fixed: boo
 
 
 def _statuses(devices: list[AvailableDevice], request: Request, count: int) -> tuple[DeviceStatus, ...]:
-    """Each device, what is free of it, and why it is not enough."""
+    """Each device, its free part, and why that is not enough."""
     found = []
     for position, device in enumerate(devices):
         amount = request.memory_of(position if position < max(len(request.memory), 1) else 0)
@@ -47,7 +47,7 @@ def _statuses(devices: list[AvailableDevice], request: Request, count: int) -> t
 
 
 def _shortage(request: Request, eligible: list[AvailableDevice], count: int) -> tuple[Code, str]:
-    """The code for what the eligible devices lack, and the message, with `{}` for the requested amount."""
+    """The code for the eligible devices' shortage, and the message, with `{}` for the requested amount."""
     memory_ok = any(footprint(device, request.memory_of(0)) <= device.free_memory for device in eligible)
     cores_ok = request.cores is None or any(request.cores <= device.free_cores for device in eligible)
     fitting = [

@@ -1,4 +1,4 @@
-"""Whether a slice can become larger or smaller, beside what others have of its device."""
+"""Whether a slice can become larger or smaller, beside the other slices of its device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def below_use(
     now = available(Candidate(device, None, slice_.holding), use, 1.0)
     in_use, asked = show_apart(used, wanted, unit)
     reason = f"{in_use} in use, {asked} requested"
-    # More may be in use than the limit allows, after an earlier change. What is offered must be no increase.
+    # After an earlier change more may be in use than the limit allows. The offered value must not be an
+    # increase.
     least = min(-(-used // MIB) * MIB, slice_.memory_bytes)
     return Refusal(
         "below-use",
@@ -32,8 +33,8 @@ def below_use(
 def resize(device: Device, slice_: Slice, use: Use, wanted: Memory, oversubscribe: float) -> int | Refusal:
     """The bytes that a limit of `wanted` would book for `slice_` of `device`, or why it cannot grow so far.
 
-    `use` is what is granted of the device now, `slice_` included. The policy does not apply: it restricts
-    what containers request, and this is a request of the operator.
+    `use` are the present grants of the device, `slice_` included. The policy does not apply: it restricts
+    requests of containers, and this is one of the operator.
     """
     footprint = wanted.on(device.memory_bytes)
     if footprint <= slice_.memory_bytes:

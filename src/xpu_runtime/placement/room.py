@@ -1,9 +1,8 @@
-"""What is left of one card, and which cards a policy takes first: the plain numbers that all placement is
-made of.
+"""The free part of one card, and the order of cards under a policy: the plain numbers below all placement.
 
 Bytes and percent, no object for a card: kube-scheduler may ask of ten thousand nodes at once. A card that may
-not be used has -1 bytes. A whole card is an unused one, as nothing of it is anybody else's: where memory is
-granted twice over (`oversubscribe.memory`), one of which the whole capacity is left.
+not be used has -1 bytes. A whole card is an unused one; with `oversubscribe.memory`, one whose whole capacity
+is free.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def capacity(total: int, oversubscribe: float) -> int:
 
 
 def left(capacity: int, taken: int, is_whole: bool) -> int:
-    """Bytes that are left of it; `is_whole`: one container has all of it, whatever that adds up to."""
+    """Its free bytes; `is_whole`: one container has all of it, regardless of the sum."""
     return 0 if is_whole else max(capacity - taken, 0)
 
 

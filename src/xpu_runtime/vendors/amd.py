@@ -3,8 +3,8 @@
 A GPU is a node of KFD's topology, in whose order ROCm counts too, with the render node that it names. ROCm's
 libraries come with images, so that a container gets device nodes and nothing else: /dev/kfd, which all GPUs
 share, and the render node of each of its own. KFD lets a process see only GPUs whose render node its device
-cgroup allows (kfd_devcgroup_check_permission in the kernel's drivers/gpu/drm/amd/amdkfd/kfd_priv.h). What
-holds a limit of them is the backends' to know.
+cgroup allows (kfd_devcgroup_check_permission in the kernel's drivers/gpu/drm/amd/amdkfd/kfd_priv.h). Backends
+hold the limits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 NAME = "amd"
 
 _TOPOLOGY = "sys/class/kfd/kfd/topology/nodes"
-#: What processes have of each GPU: PID/vram_GPUID, in bytes.
+#: Memory of processes on each GPU: PID/vram_GPUID, in bytes.
 _PROCESSES = "sys/class/kfd/kfd/proc"
 _VENDOR_ID = 0x1002  # PCI's
 _DRM_MAJOR = 226  # Documentation/admin-guide/devices.txt
 _MINORS = 1 << 20
-#: No card has as much, and what the ledger adds up stays a number that SQLite can hold.
+#: No card has as much, and the ledger's sums stay numbers that SQLite can hold.
 _MOST_MEMORY = 1 << 50
-#: Heaps of device memory in KFD's memory banks: what the CPU can see of it, and what it cannot.
+#: Heaps of device memory in KFD's memory banks: the part that the CPU can see, and the rest.
 _DEVICE_HEAPS = (1, 2)
 _BRANDS = ("instinct", "radeon")
 _LONGEST_NAME = 64
@@ -132,7 +132,7 @@ def _sensors(folder: str, device: Device) -> Sensors:
 
 
 class _Gpu:
-    """One node of KFD's topology and what sysfs says of its PCI device; 0 or "" where it says nothing.
+    """One node of KFD's topology with sysfs's facts about its PCI device; 0 or "" where there is none.
 
     The files are made by the kernel's kfd_topology.c and amdgpu_device.c (Documentation/gpu/amdgpu).
     """
@@ -153,7 +153,7 @@ class _Gpu:
 
     @property
     def address(self) -> str:
-        """The PCI address as the kernel writes it, 0000:03:00.0; what is above 16 bits numbers partitions."""
+        """The PCI address as the kernel writes it, 0000:03:00.0; bits above 16 number partitions."""
         location = self.properties.get("location_id", 0)
         bus, slot, function = location >> 8 & 0xFF, location >> 3 & 0x1F, location & 7
         return f"{self.properties.get('domain', 0):04x}:{bus:02x}:{slot:02x}.{function}"
@@ -176,13 +176,13 @@ class _Gpu:
 
     @property
     def version(self) -> tuple[int, int, int] | None:
-        """What `gfx90a` stands for: major, minor, stepping."""
+        """The parts of `gfx90a`: major, minor, stepping."""
         target = self.properties.get("gfx_target_version", 0)
         return (target // 10000, target // 100 % 100, target % 100) if target else None
 
     @property
     def product(self) -> str:
-        """What its board is called; only server cards tell it."""
+        """Its board's name; only server cards have it."""
         return _text(os.path.join(self.folder, "product_name"))
 
     @property

@@ -1,8 +1,8 @@
-"""The node's inventory from one container's start to the next: cached while it holds, else asked for anew.
+"""The node's inventory, cached from one container's start to the next as long as it is valid.
 
 Kept as JSON in the run folder, and used as long as the boot, the driver root and the files it was made from
 are the same, so that a container's start asks no driver. On that path: next to nothing may be imported here.
-A cache of another format is as good as none. Which vendors there are is registry.py's to know.
+A cache of another format counts as none. registry.py knows the vendors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _has_asked = False
 def driver_root(config: Config) -> tuple[str, bool]:
     """The driver root to use, and whether it is the simulated one.
 
-    `auto` takes the simulated driver where one is up, for someone has asked for it, else `/`.
+    `auto` takes the simulated driver if one is up, because someone has asked for it; otherwise `/`.
     """
     simulated = simulated_root()
     if config.driver_root == "auto":
@@ -41,7 +41,8 @@ def driver_root(config: Config) -> tuple[str, bool]:
 
 
 def simulated_root() -> str | None:
-    """The root of the simulated driver (`xpu sim`) if it is up, else None; that is where the two meet.
+    """The root of the simulated driver (`xpu sim`) if it is up, or None; only here the runtime knows of the
+    simulator.
 
     Costs a few stats; starts nothing.
     """
@@ -50,9 +51,9 @@ def simulated_root() -> str | None:
 
 
 def load(config: Config) -> Inventory:
-    """The node's inventory: the cached one if it still holds, else a new one (and the cache renewed).
+    """The node's inventory: the cached one if it is still valid, or a new one, which renews the cache.
 
-    DeviceError where the driver is there but cannot be asked.
+    DeviceError if the driver is there but cannot be asked.
     """
     root, is_simulated = driver_root(config)
     inventory = cached(root)
@@ -80,10 +81,10 @@ def load(config: Config) -> Inventory:
 def refresh(root: str, is_simulated: bool) -> Inventory:
     """Asks the drivers below `root`, and renews the cache.
 
-    Nothing is kept without a device: a command in another view of the machine (a container without the
-    driver's nodes) sees that too, from the same files, and what it kept would refuse every start. Nor where a
-    driver is there and did not answer: it may answer the next start. Nor what only the caller's
-    LD_LIBRARY_PATH led to: starts look without it.
+    An inventory without a device is not kept: a command in another view of the machine (a container without
+    the driver's nodes) sees the same files, and its answer would refuse every start. Nor is one of a driver
+    that did not answer: it may answer the next start. Nor is one that only the caller's LD_LIBRARY_PATH led
+    to: starts look without it.
     """
     global _has_asked
     from xpu_runtime.vendors import registry  # a driver's own library alone costs more than a warm start
@@ -113,8 +114,8 @@ def refresh(root: str, is_simulated: bool) -> Inventory:
 
 
 def has_asked() -> bool:
-    """Whether this process has asked drivers: what a vendor's module has loaded for that (a library, a
-    binding that keeps it) stays as it is until the process ends, whatever is installed meanwhile."""
+    """Whether this process has asked drivers: the library that a vendor's module loaded for that stays loaded
+    until the process ends, even if another version is installed meanwhile."""
     return _has_asked
 
 
@@ -123,7 +124,7 @@ def _cache_path() -> str:
 
 
 def cached(root: str) -> Inventory | None:
-    """The inventory that starts use; None where none is kept, or what is kept no longer holds."""
+    """The inventory that starts use; None if none is kept, or if it is no longer valid."""
     try:
         record = jsonlite.loads(files.read(_cache_path(), _MAX_BYTES).decode("ascii"))
         if (record["format"], record["build"]) != (_FORMAT, version.BUILD):

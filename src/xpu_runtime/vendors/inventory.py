@@ -1,9 +1,9 @@
-"""What a node has, as plain values: its devices, and of each vendor the driver and its files.
+"""A node's devices, and each vendor's driver with its files, as plain values.
 
 Made by the vendors (vendor.py), kept from one container's start to the next (discovery.py), and read by
-everything that grants, delivers and limits. What only a vendor's own module and backends understand is in
-`details`. Known of vendors here are only words that users read and type: the prefixes of UUIDs, and what a
-partition is called.
+everything that grants, delivers and limits. `details` has facts that only a vendor's own module and backends
+understand. This module knows of vendors only the words that users read and type: the prefixes of UUIDs, and
+the names of partitions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from xpu_runtime.request.request import UUIDS
 from xpu_runtime.value import Value
 
-#: How much of a UUID, with what it begins with (UUIDS), can stand for all of it.
+#: Least length of a UUID's start, with its prefix (UUIDS), that can stand for the UUID.
 _SHORTEST_START = 8
 
 
@@ -35,11 +35,11 @@ class Device(Value):
     nodes: tuple[Node, ...]
     vendor: str
     parent: str | None = None
-    #: None: healthy; else what is wrong with it.
+    #: None: healthy; otherwise its fault.
     fault: str | None = None
-    #: What XPU_REQUIRE can ask of it beside its driver's facts, by subject.
+    #: Facts for XPU_REQUIRE besides its driver's, by subject.
     facts: tuple[tuple[str, str], ...] = ()
-    #: What the backends of its driver need to know of it.
+    #: Facts for the backends of its driver.
     details: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -53,12 +53,12 @@ class Device(Value):
         return f"GPU {self.index}" if not self.is_partition else f"MIG device {self.index}"
 
     def detail(self, name: str) -> str:
-        """What the driver's backends know it by; "" where there is none."""
+        """A fact for the driver's backends; "" if there is none."""
         return _value_of(self.details, name)
 
 
 class Library(Value):
-    """A driver file to mount: where it lies on the host, and what it is called in a container.
+    """A driver file to mount: its path on the host, and its name in a container.
 
     `kind` is `lib` (goes to the container's library folder under `name`, with `links` beside it),
     `lib32`, `bin`, `file` (same path as in the driver root) or `socket` (a folder or socket, ditto). `aside`
@@ -73,14 +73,14 @@ class Library(Value):
 
 
 class Driver(Value):
-    """A vendor's driver on this node, and what a container with one of its devices gets of it."""
+    """A vendor's driver on this node, and its files for a container with one of its devices."""
 
     vendor: str
     #: As the driver tells it; empty where it tells none.
     version: str = ""
     #: One line for people.
     summary: str = ""
-    #: What XPU_REQUIRE can ask of every device of this driver, by subject, beside `driver` and `vendor`.
+    #: Facts for XPU_REQUIRE about every device of this driver, by subject, besides `driver` and `vendor`.
     facts: tuple[tuple[str, str], ...] = ()
     #: Nodes that every container with a device gets, by capability.
     common_nodes: tuple[tuple[str, Node], ...] = ()
@@ -89,15 +89,15 @@ class Driver(Value):
     backends: tuple[str, ...] = ()
     #: The libraries that an interposer can take the place of, by their names up to ".so".
     interposed: tuple[str, ...] = ()
-    #: What those backends need to know of it.
+    #: Facts for those backends.
     details: tuple[tuple[str, str], ...] = ()
     #: The folder of its libraries on the host; "" where it needs none.
     folder: str = ""
-    #: Whether only the LD_LIBRARY_PATH of who asks led there: an engine's processes do not find it.
+    #: Whether only the caller's LD_LIBRARY_PATH led there: an engine's processes do not find it.
     by_caller: bool = False
 
     def detail(self, name: str) -> str:
-        """What its backends know it by; "" where there is none."""
+        """A fact for its backends; "" if there is none."""
         return _value_of(self.details, name)
 
 
@@ -109,7 +109,7 @@ class Inventory(Value):
     devices: tuple[Device, ...]
     #: One for each vendor whose driver is there, in the order of their devices.
     drivers: tuple[Driver, ...]
-    #: (path, st_mtime_ns or None where there is no such file) of what this was made from.
+    #: (path, st_mtime_ns, or None for a missing file) of the files that this was made from.
     stamps: tuple[tuple[str, int | None], ...]
     #: Why there is no device, where there is none.
     missing: str = ""
@@ -121,14 +121,14 @@ class Inventory(Value):
         return next((driver for driver in self.drivers if driver.vendor == vendor), Driver(vendor))
 
     def facts(self, device: Device) -> dict[str, str]:
-        """What XPU_REQUIRE can ask of `device`, by subject."""
+        """The facts about `device` for XPU_REQUIRE, by subject."""
         driver = self.driver(device.vendor)
         facts = (*driver.facts, ("driver", driver.version), *device.facts, ("vendor", device.vendor))
         return {subject: value for subject, value in facts if value}
 
 
 def stamp(path: str) -> tuple[str, int | None]:
-    """What tells whether the file at `path` is still the same."""
+    """A mark that changes with the file at `path`."""
     try:
         return path, os.stat(path).st_mtime_ns
     except OSError:
@@ -191,12 +191,12 @@ def unlisted(selectors: tuple[str, ...] | None, inventory: Inventory) -> list[st
 
 
 def why_empty(inventory: Inventory) -> str:
-    """Why the node has no device, and what to do about it, as one sentence."""
+    """Why the node has no device, and the remedy, as one sentence."""
     return "; ".join(why_empty_and_todo(inventory))
 
 
 def why_empty_and_todo(inventory: Inventory) -> tuple[str, str]:
-    """Why the node has no device, and what to do about it."""
+    """Why the node has no device, and the remedy."""
     why = inventory.missing or f"the driver in {inventory.root} reports no device"
     todo = "install or load the driver, correct driver.root, or try `xpu sim up --topology 1xT4`"
     return why, f"{todo} for a simulated device"

@@ -1,5 +1,5 @@
-"""What an operator has said of devices: drained, given to no new container; reserved, given only to those
-that name the reservation. Either binds whoever asks, and is kept over reboots.
+"""Operators' marks on devices. Drained: given to no new container. Reserved: given only to containers that
+name the reservation. Both bind every container, and outlive reboots.
 
 A folder for each in the state folder, and in it a file for each device, named by its UUID, with a line of
 text: they are made and removed in one step each, so that nothing is locked, and a container's start reads one
@@ -27,7 +27,8 @@ _LARGEST = 4096  # bytes of a file
 
 
 class Reservation(Value):
-    """For whom a device is: containers that ask with this name. "" is nobody, of a file that has no name."""
+    """The name that containers must give to get the device. "" (a file without a name) matches no
+    container."""
 
     name: str
     reason: str
@@ -50,7 +51,7 @@ class Marks(Value):
 
 
 def read() -> Marks:
-    """All that there are. ConfigError where that cannot be read: what may be marked is given to nobody."""
+    """All marks. ConfigError if they cannot be read: no device is given then."""
     try:
         kinds = os.listdir(paths.state_dir())
     except FileNotFoundError:
@@ -130,7 +131,7 @@ def _write(kind: str, uuid: str, text: str) -> None:
 
 
 def remove(kind: str, uuid: str) -> bool:
-    """Whether there was such a mark."""
+    """Returns whether there was such a mark."""
     try:
         os.unlink(os.path.join(_folder(kind), uuid))
     except FileNotFoundError:

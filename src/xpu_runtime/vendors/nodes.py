@@ -1,7 +1,6 @@
 """The numbers of a driver's device nodes, below a driver root.
 
-What udev has made tells them best; a driver whose nodes nobody has made yet tells its major in /proc/devices.
-Knows no vendor.
+The nodes that udev made have them; before that, /proc/devices has a driver's major. Knows no vendor.
 """
 
 from __future__ import annotations

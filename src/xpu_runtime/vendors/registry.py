@@ -1,4 +1,4 @@
-"""The vendors that there are, and what all of them find together.
+"""The vendors, and the devices that all of them find together.
 
 A vendor is registered by its file or folder beside this one: nothing has a list of names. Importing one can
 take long (NVML's binding alone costs more than a warm start): only discovery and people's commands come here.
@@ -29,7 +29,7 @@ def every() -> list[Vendor]:
 
 
 def _load(problems: list[DeviceError]) -> list[Vendor]:
-    """As `every`; what is wrong with a module that cannot be loaded is added to `problems`."""
+    """As `every`; the fault of a module that cannot be loaded is added to `problems`."""
     found: list[Vendor] = []
     for each in pkgutil.iter_modules(vendors.__path__):
         if not each.name.isidentifier():
@@ -44,10 +44,10 @@ def _load(problems: list[DeviceError]) -> list[Vendor]:
 
 
 def discover(root: str, is_simulated: bool) -> Inventory:
-    """What all vendors find below the driver root `root`.
+    """The devices of all vendors below the driver root `root`.
 
-    A driver that does not answer takes no other vendor's devices away: `Inventory.problems` tells of it.
-    DeviceError where there is no other.
+    A driver that does not answer does not hide other vendors' devices: it is listed in `Inventory.problems`.
+    DeviceError if there is no other.
     """
     devices: list[Device] = []
     drivers: list[Driver] = []
@@ -98,8 +98,8 @@ def _numbered(devices: tuple[Device, ...], first: int) -> list[Device]:
 def memory_by_process(inventory: Inventory, problems: list[str]) -> dict[str, dict[int, int | None]]:
     """Reported usage: bytes of device memory by device UUID and process, of all vendors' drivers.
 
-    A device of which no driver tells it is left out, and None stands for a process of which none does. What
-    is wrong with a driver that cannot be asked is added to `problems`: it takes no other's answer away.
+    A device without a report is left out, and None stands for a process without one. The fault of a driver
+    that cannot be asked is added to `problems`; other drivers' answers stay.
     """
     by_device: dict[str, dict[int, int | None]] = {}
     for vendor, driver, theirs in _to_ask(inventory):
@@ -111,8 +111,7 @@ def memory_by_process(inventory: Inventory, problems: list[str]) -> dict[str, di
 
 
 def sensors(inventory: Inventory, problems: list[str]) -> dict[str, Sensors]:
-    """What devices tell of themselves, as `Vendor.sensors`, of all vendors; `problems` as of
-    `memory_by_process`."""
+    """The sensors of devices of all vendors, as `Vendor.sensors`; `problems` as of `memory_by_process`."""
     found: dict[str, Sensors] = {}
     for vendor, driver, theirs in _to_ask(inventory):
         try:
