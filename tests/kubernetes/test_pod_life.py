@@ -1,8 +1,8 @@
 """What becomes of a pod's slices as its containers come and go: the ledger is what runs, at each step.
 
 Sidecars (init containers that are restarted always) are newer than this kubelet. Their containers, on a real
-runc, are in tests/integration/test_pods.py, and the plugin's part, before a stand-in kubelet, is in
-test_device_plugin.py.
+runc, are in tests/integration/pods, and the plugin's part is in
+tests/unit/kubernetes/device_plugin/test_decisions.py.
 """
 
 from __future__ import annotations

@@ -7,158 +7,34 @@ of an earlier one but the engine and the simulated cards, which the first two br
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
 import sys
-import termios
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
 
-GIB = 1 << 30
-IMAGE = "probe:1"
-HERE = "/usr/local/share/checks"
-XPU = "/usr/local/bin/xpu"
-RUNTIME = "/usr/local/bin/xpu-container-runtime"
-CONFIG = "/etc/xpu/config.yaml"
-DRIVER = "/run/xpu/sim/root"
-
-#: How opening a device fails that the cgroup allows and that has no driver; and one that it denies.
-ALLOWED = "No such device or address"
-DENIED = "Operation not permitted"
-GPU0, GPU1 = "195:0", "195:1"
-
-_OPEN = """for device in "$@"; do
-    case $device in
-    /*) echo "$device: $(cat "$device" 2>&1)" ;;
-    *)  mknod "/dev/probe-$device" c "${device%:*}" "${device#*:}" || exit 9
-        echo "$device: $(cat "/dev/probe-$device" 2>&1)"
-        rm "/dev/probe-$device" ;;
-    esac
-done"""
-_LIMIT = """
-import ctypes, sys
-sys.path.insert(0, "/usr/local/lib/xpu-container-runtime/vendor")
-import pynvml
-pynvml.nvmlInit()
-record = pynvml.c_nvmlGetMemoryLimits_v1_t(sys.argv[1].encode())
-pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByIndex(0), record)
-print(record.hardLimit)
-"""
-#: NVML_DEVICE_MEMORY_LIMIT_MAX
-_NO_LIMIT = (1 << 64) - 1
-
-CHECKS: list[Callable[[], None]] = []
-_transcript: list[str] = []
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS.append(function)
-    return function
-
-
-# What checks are made of.
-
-
-def run(*command: str, fails: bool = False, environ: dict[str, str] | None = None) -> str:
-    """What the command prints, stderr too; AssertionError if its status is not the expected one."""
-    started = time.monotonic()
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        env={**os.environ, **(environ or {})},
-    )
-    seconds = time.monotonic() - started
-    _transcript.append(f"$ {' '.join(command)}\n{done.stdout}[status {done.returncode}, {seconds:.1f} s]")
-    assert (done.returncode != 0) is fails, f"{' '.join(command)} ended with status {done.returncode}"
-    return done.stdout
-
-
-def xpu(*words: str) -> Any:
-    return json.loads(run(XPU, *words, "--json"))
-
-
-class Engine:
-    """A docker engine, by the socket that it listens on."""
-
-    def __init__(self, socket: str = "/run/docker.sock") -> None:
-        self.socket = socket
-
-    def docker(self, *words: str, fails: bool = False) -> str:
-        return run("docker", "--host", f"unix://{self.socket}", *words, fails=fails)
-
-    def load_image(self) -> None:
-        self.docker("import", f"{HERE}/image.tar", IMAGE)
-
-    @contextlib.contextmanager
-    def container(self, *options: str) -> Iterator[str]:
-        """A container that sleeps; its id."""
-        given = ["--detach", "--runtime=xpu", "--network=none", *options]
-        try:
-            yield self.docker("run", "--name=checked", *given, IMAGE, "sleep", "1000").split()[-1]
-        finally:
-            self.docker("rm", "--force", "checked")
-
-    def openings(self, *devices: str) -> dict[str, str]:
-        """How opening each fails in the container: a path, or major:minor of a node that is made there."""
-        said = self.docker("exec", "checked", "sh", "-c", _OPEN, "sh", *devices)
-        return {line.partition(": ")[0]: line.rpartition(": ")[2] for line in said.splitlines()}
-
-
-@contextlib.contextmanager
-def private_engine(name: str, *options: str) -> Iterator[Engine]:
-    """An engine besides systemd's, with no cgroup driver but cgroupfs."""
-    folder = f"/run/{name}"
-    os.mkdir(folder)
-    engine = Engine(f"{folder}/docker.sock")
-    log_path = f"{folder}/log"
-    command = [
-        "dockerd", "--host", f"unix://{engine.socket}", "--data-root", f"/var/lib/{name}",
-        "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid",
-        "--containerd", "/run/containerd/containerd.sock", "--containerd-namespace", name,
-        "--containerd-plugins-namespace", f"{name}-plugins",
-        "--exec-opt", "native.cgroupdriver=cgroupfs", *options,
-    ]  # fmt: skip
-    with open(log_path, "wb") as log:
-        daemon = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 90
-        while not os.path.exists(engine.socket) or subprocess.call(
-            ["docker", "--host", f"unix://{engine.socket}", "version"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ):
-            assert daemon.poll() is None and time.monotonic() < deadline, run("tail", "-n", "30", log_path)
-            time.sleep(0.2)
-        engine.load_image()
-        yield engine
-    finally:
-        daemon.terminate()
-        daemon.wait(60)
-
-
-def limit_on(cgroup: str) -> int | None:
-    """The memory limit in bytes that the driver holds on a cgroup, as NVML tells it."""
-    libraries = f"{DRIVER}/usr/lib/x86_64-linux-gnu"
-    said = run("/usr/bin/python3", "-c", _LIMIT, cgroup, environ={"LD_LIBRARY_PATH": libraries})
-    return None if int(said) == _NO_LIMIT else int(said)
-
-
-def nothing_is_held() -> bool:
-    return xpu("ps") == [] and all(device["memory_granted_bytes"] == 0 for device in xpu("devices"))
-
-
-SYSTEM = Engine()
-SLICE = ("--env=XPU_MEM=4G", "--env=XPU_CORES=30")
-
-# The checks, in the order in which they run.
+from .checking import (
+    ALLOWED,
+    CHECKS,
+    CONFIG,
+    DENIED,
+    DRIVER,
+    GIB,
+    GPU0,
+    GPU1,
+    HERE,
+    IMAGE,
+    RUNTIME,
+    SLICE,
+    SYSTEM,
+    XPU,
+    check,
+    limit_on,
+    main,
+    nothing_is_held,
+    private_engine,
+    run,
+    xpu,
+)
 
 
 @check
@@ -453,40 +329,7 @@ def the_simulation_goes_down_and_leaves_no_mount() -> None:
     assert "/run/xpu" not in run("findmnt", "--list", "--noheadings", "--output=TARGET")
 
 
-# Running and telling them.
-
-
-def _result(function: Callable[[], None]) -> dict[str, Any]:
-    _transcript.clear()
-    started = time.monotonic()
-    try:
-        function()
-        ok = True
-    except Exception:
-        ok = False
-        _transcript.append(traceback.format_exc())
-    seconds = round(time.monotonic() - started, 1)
-    return {"name": function.__name__, "ok": ok, "seconds": seconds, "transcript": "\n".join(_transcript)}
-
-
-def main() -> int:
-    os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    with open(sys.argv[1], "wb", buffering=0) as port:
-        attributes = termios.tcgetattr(port)
-        attributes[1] &= ~termios.OPOST
-        attributes[3] &= ~(termios.ECHO | termios.ICANON)
-        termios.tcsetattr(port, termios.TCSANOW, attributes)
-        for function in CHECKS:
-            result = _result(function)
-            print(
-                f"{result['name']}: {'ok' if result['ok'] else 'FAILED'}, {result['seconds']} s", flush=True
-            )
-            data = json.dumps(result).encode() + b"\n"
-            while data:
-                data = data[os.write(port.fileno(), data) :]
-            termios.tcdrain(port)
-    return 0
-
+ALL = tuple(CHECKS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1], ALL))

@@ -52,7 +52,8 @@ FailureAction=poweroff-immediate
 
 [Service]
 Type=oneshot
-ExecStart=/usr/bin/python3 -I /usr/local/share/checks/checks.py /dev/ttyS1
+WorkingDirectory=/usr/local/share
+ExecStart=/usr/bin/python3 -Es -m checks.checks /dev/ttyS1
 StandardOutput=journal+console
 StandardError=journal+console
 
@@ -171,7 +172,8 @@ def _product(scratch: Path, kubernetes_image: Path) -> Path:
     _run(command, "`make install` failed", environ=environ)
     share = stage / "usr/local/share/checks"
     share.mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("checks.py"), share)
+    for name in ("checks.py", "checking.py"):
+        shutil.copy(Path(__file__).with_name(name), share)
     shutil.copy(kubernetes_image, share / "xpu-kubernetes.tar")
     for name in ("xpu-inventory.service", "xpu-agent.service", "60-xpu-container-runtime.rules"):
         shutil.copy(REPOSITORY / "packaging/node" / name, share)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -15,13 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.stand_in_kubelet import until
 from xpu_runtime.errors import ConfigError
-from xpu_runtime.kubernetes.device_plugin import metrics
+from xpu_runtime.kubernetes.device_plugin import driver, metrics
 from xpu_runtime.kubernetes.device_plugin.allocated_ids import AllocatedIds
 from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
 from xpu_runtime.kubernetes.device_plugin.metrics import Metrics, Snapshot
+from xpu_runtime.kubernetes.device_plugin.offering import key_ids
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
 from xpu_runtime.kubernetes.resources import MEMORY
+from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.linux import proc
+
+GIB = 1 << 30
 
 # The drivers
 
@@ -74,6 +80,28 @@ def test_a_driver_that_fails_is_told_and_asked_again(root: Path) -> None:
     assert asked(look)
     assert "config.yaml" in look.problem and "cannot be asked" not in look.problem
     look.close()
+
+
+def test_what_a_dead_container_holds_is_taken_back_by_who_asks(root: Path) -> None:
+    with subprocess.Popen(["sleep", "infinity"]) as container:
+        started = proc.start_time(container.pid) or 0
+        slice_ = Slice("0", "GPU-0", GIB, True, None, Holding("none", "unenforced"))
+        wanted = Grant(0, "c", "/b", container.pid, started, "", "running", "hook", 0.0, ())
+        (root / "run").mkdir(exist_ok=True)
+        with Ledger() as ledger:
+            assert ledger.grant(wanted, lambda _: (slice_,))[0] is not None
+        driver._ask()
+        assert SharedLedger().read(5).others["GPU-0"].memory_bytes == GIB
+        container.kill()
+    driver._ask()
+    assert SharedLedger().read(5).others == {}
+
+
+def test_the_node_tells_the_keys_that_are_in_the_file_now(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    assert key_ids(str(keys)) == []
+    keys.write_text(f"k1 {'ab' * 32}\nnew {'cd' * 32}\n")
+    assert key_ids(str(keys)) == ["k1", "new"]
 
 
 # What the kubelet has given

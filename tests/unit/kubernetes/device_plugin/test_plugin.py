@@ -6,14 +6,22 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from support.inventories import node, nvidia
+from support.kubernetes_api import ApiServer
 from support.stand_in_kubelet import until
+from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.access import Access
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin import offering, plugin
 from xpu_runtime.kubernetes.device_plugin.plugin import Plugin, Settings
+from xpu_runtime.kubernetes.resources import MEMORY
+from xpu_runtime.vendors.inventory import Device
+
+from .made_pods import GIB, container, pod
 
 #: Nobody answers there.
 _API = Api(Access("http://127.0.0.1:1"))
@@ -80,3 +88,55 @@ def test_pods_are_looked_at_again_while_the_ledger_changes_all_the_time(
     finally:
         one.stop()
         life.join(30)
+
+
+def test_a_plugin_beside_which_another_could_run_ends(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "config.yaml").write_text(f"driver: {{root: {tmp_path}/root}}\n")
+    monkeypatch.setenv("XPU_CONFIG", str(tmp_path / "config.yaml"))
+    monkeypatch.setattr(plugin, "_keep_small", lambda: None)
+    interval, before = sys.getswitchinterval(), set(threading.enumerate())
+    settings = Settings("n1", str(tmp_path), str(tmp_path / "none.sock"))
+    one = Plugin(settings, _API, lambda _: None, is_sole=lambda: False)
+    try:
+        with pytest.raises(XpuError, match="the lock of the node's one device plugin was removed"):
+            one.run()
+    finally:
+        for each in set(threading.enumerate()) - before:
+            each.join(30)
+            assert not each.is_alive()
+        sys.setswitchinterval(interval)
+
+
+def test_while_the_drivers_do_not_answer_all_is_unhealthy(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XPU_CONFIG", str(tmp_path / "none.yaml"))
+    log: list[str] = []
+    one = Plugin(Settings("n1", str(tmp_path), str(tmp_path / "none.sock")), _API, log.append)
+    inventory = node(nvidia("1"), Device("0", "GPU-0", "T4", 15 * GIB, (), "nvidia"))
+    drivers = SimpleNamespace(inventory=inventory, problem="", step=lambda: True)
+    monkeypatch.setattr(one._offering, "_driver", drivers)
+    for problem, healthy in (("", 15), ("the driver does not answer", 0), ("", 15)):
+        drivers.problem = problem
+        one._offering.look()
+        offer = one._offering.offers[MEMORY]
+        assert (len(offer.healthy), len(offer.ids)) == (healthy, 15)
+        assert one._offering.drivers_answer is not bool(problem)
+    said = [line for line in log if line in ("the driver does not answer", "drivers: it is well again")]
+    assert said == ["the driver does not answer", "drivers: it is well again"]
+
+
+def test_of_the_pods_of_all_nodes_those_of_this_one_are_asked_for(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api_server: ApiServer
+) -> None:
+    monkeypatch.setenv("XPU_CONFIG", str(tmp_path / "none.yaml"))
+    for name, where in (("here", "n1"), ("elsewhere", "n2")):
+        item = pod(container("main", mem="1"), name=name)
+        item["spec"]["nodeName"] = where
+        api_server.put(f"/api/v1/namespaces/ns/pods/{name}", item)
+    api_server.put("/api/v1/namespaces/ns/pods/asks-nothing", pod(container("main"), name="asks-nothing"))
+    one = Plugin(Settings("n1", str(tmp_path), ""), Api(Access(api_server.url)), lambda _: None)
+    assert [each.name for each in one._listed(5)] == ["here"]

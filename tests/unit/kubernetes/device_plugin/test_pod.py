@@ -24,39 +24,13 @@ from xpu_runtime.kubernetes.device_plugin.pod import (
 )
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
-from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
+from xpu_runtime.kubernetes.resources import CORES, MEMORY
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.refusal import DeviceStatus, Refusal
 from xpu_runtime.request.assignment import Share
 from xpu_runtime.vendors.inventory import Device
 
-GIB = 1 << 30
-KNOWN = Resources()
-
-
-def container(name: str, always: bool = False, **limits: str) -> dict[str, Any]:
-    names = {"mem": MEMORY, "cores": CORES, "shares": SHARES}
-    found: dict[str, Any] = {"name": name, "resources": {"limits": {names[k]: v for k, v in limits.items()}}}
-    return {**found, "restartPolicy": "Always"} if always else found
-
-
-def pod(
-    *containers: dict[str, Any],
-    init: tuple[dict[str, Any], ...] = (),
-    phase: str = "Running",
-    **metadata: Any,
-) -> dict[str, Any]:
-    return {
-        "metadata": {"namespace": "ns", "name": "p", "uid": "u1", "creationTimestamp": "t", **metadata},
-        "spec": {"nodeName": "n1", "containers": list(containers), "initContainers": list(init)},
-        "status": {"phase": phase},
-    }
-
-
-def kept(item: dict[str, Any]) -> PodOnNode:
-    found = PodOnNode.of(item, KNOWN)
-    assert found is not None
-    return found
+from .made_pods import GIB, KNOWN, container, kept, pod
 
 
 def test_a_pod_that_asks_for_nothing_is_not_kept() -> None:

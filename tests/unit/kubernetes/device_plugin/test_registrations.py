@@ -106,6 +106,59 @@ def test_a_kubelet_that_is_dead_or_whose_socket_was_touched_has_dropped_nothing(
         threads.shutdown()
 
 
+@pytest.mark.parametrize("ends_by_name", [False, True], ids=["1.20", "1.25"])
+def test_a_socket_that_is_removed_is_made_again(there: Kubelet, ends_by_name: bool) -> None:
+    there.ends_by_name = ends_by_name
+    served, threads = Served(), pool()
+    served.tell(Offer(("a-0",), frozenset(["a-0"])))
+    found = registrations(there, {"example.com/a": served}, threads, print)
+    try:
+        until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered")
+        path = there.endpoint("example.com/a").path
+        path.unlink()
+        until(lambda: looked(found) and there.endpoint("example.com/a").path != path, "there is another one")
+        until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered again")
+        assert there.registered.count("example.com/a") == 2  # another one would cost seconds
+        assert [each.suffix for each in there.plugins.iterdir()] == [".sock"] * 2
+    finally:
+        found.close()
+        threads.shutdown()
+    assert [each.name for each in there.plugins.iterdir()] == ["kubelet.sock"]
+
+
+def test_what_the_kubelet_has_dropped_is_registered_again(
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+) -> None:
+    """As when another plugin has offered the same, and has ended."""
+    monkeypatch.setattr(kubelet, "_UNWATCHED_S", 0.2)
+    served, threads, log = Served(), pool(), list[str]()
+    served.tell(Offer(("a-0",), frozenset(["a-0"])))
+    found = registrations(there, {"example.com/a": served}, threads, log.append)
+    try:
+        until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered")
+        there.endpoint("example.com/a").close()
+        assert there.healthy("example.com/a") == 0
+        until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered again")
+        assert there.registered.count("example.com/a") == 2
+        assert any("the kubelet has dropped example.com/a" in line for line in log)
+    finally:
+        found.close()
+        threads.shutdown()
+
+
+def test_sockets_of_a_plugin_that_was_killed_are_removed_and_no_others(there: Kubelet) -> None:
+    names = [f"{kubelet._PREFIX}a-1-1.sock", "nvidia.sock"]
+    for name in names:
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(there.plugins / name))
+    (there.plugins / f"{kubelet._PREFIX}notes").write_text("")
+    kubelet.sweep(str(there.plugins))
+    assert {each.name for each in there.plugins.iterdir()} == {
+        "kubelet.sock", "nvidia.sock", f"{kubelet._PREFIX}notes",
+    }  # fmt: skip
+    kubelet.sweep(str(there.plugins / "none"))  # no kubelet yet
+
+
 def test_what_the_kubelet_has_given_holds_while_it_does_not_answer(there: Kubelet) -> None:
     found = PodResourcesReader(str(there.pod_resources), [MEMORY])
     there.given["default", "a", "main", MEMORY] = ["x"]

@@ -15,12 +15,15 @@ from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.request.assignment import Assignment, Share, sign
 
-from .conftest import Node
+from ..conftest import Node
 
 GIB = 1 << 30
 KEY = os.urandom(32)
 NODE = "node-1"
 SLEEP = ["sleep", "1000"]
+ALLOCATED = "XPU_KUBERNETES=allocated"
+Bundles = Callable[..., Path]
+MODES = pytest.mark.parametrize("mode", ["hook", "spec"])
 Shares = dict[str, tuple[Share, ...]]
 
 

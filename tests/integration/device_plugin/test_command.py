@@ -1,0 +1,87 @@
+"""The command: one plugin on a node, its metrics, and what it says where it cannot run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from support.stand_in_kubelet import Kubelet, until
+
+from ..asking import free_port
+from .plugin import MAIN, MEMORY, Plugin, pod
+
+
+def test_two_plugins_on_a_node_are_one_too_many(plugin: Plugin, kubelet: Kubelet) -> None:
+    plugin.start()
+    until(lambda: kubelet.healthy(MEMORY) == 60, "the first one runs")
+    plugin.code = MAIN.replace(
+        "; ", "; from xpu_runtime.cli.kubernetes import device_plugin as p; p._EARLIER_S = 1; "
+    )
+    done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "another device plugin runs on this node" in done.stderr) == (1, True)
+
+
+def test_metrics_and_health_are_served(plugin: Plugin, kubelet: Kubelet) -> None:
+    port = free_port()
+    plugin.start("--metrics", f"127.0.0.1:{port}")
+    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    pod(plugin.api, "a", {MEMORY: "4"})
+    kubelet.allocate("a", MEMORY, 4)
+    kubelet.pre_start("a", MEMORY)
+
+    def page(path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    assert page("/healthz") == "ok\n"
+    lines = until(
+        lambda: (
+            'xpu_kubernetes_ids{resource="yoyoworks.com/xpu-mem",state="given"} 4.0' in page("/metrics")
+            and page("/metrics").splitlines()
+        ),
+        "the metrics say what was given",
+    )
+    for line in (
+        'xpu_kubernetes_calls_total{call="allocate",outcome="ok"} 1.0',
+        'xpu_kubernetes_ids{resource="yoyoworks.com/xpu-mem",state="healthy"} 60.0',
+        'xpu_kubernetes_pods{state="reserved"} 1.0',
+        'xpu_kubernetes_up{part="api"} 1.0',
+        'xpu_kubernetes_up{part="drivers"} 1.0',
+        "xpu_kubernetes_registered 1.0",
+    ):
+        assert line in lines
+
+
+def test_without_grpc_it_is_said_what_to_install(plugin: Plugin) -> None:
+    code = f"import sys; sys.modules['grpc'] = None; {MAIN}"
+    command = [sys.executable, "-c", code, *plugin.command()[3:]]
+    done = subprocess.run(command, env=plugin.environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("xpu: the device plugin needs gRPC (")
+    # On no index: by its name pip would not find it.
+    assert "xpu-container-runtime[" not in done.stderr
+    assert "the DaemonSet" in done.stderr and done.stderr.endswith("`pip install '.[kubernetes]'`\n")
+
+
+def test_a_plugin_that_ends_for_want_of_a_package_is_waited_for_no_longer(
+    plugin: Plugin, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    (tmp_path / "grpc.py").write_text("raise ImportError('there is none')\n")
+    plugin.environ["PYTHONPATH"] = f"{tmp_path}:{plugin.environ['PYTHONPATH']}"
+    plugin.start()
+    began = time.monotonic()
+    with pytest.raises(AssertionError, match=r"the device plugin needs gRPC \(there is none\)"):
+        until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
+    assert time.monotonic() - began < 15
+
+
+def test_a_name_that_is_not_the_configured_one_is_refused(plugin: Plugin) -> None:
+    plugin.configure(node_name="n2")
+    done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"the node's name is n1, and kubernetes.node_name in {plugin.config} is n2" in done.stderr

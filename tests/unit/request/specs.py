@@ -1,0 +1,41 @@
+"""Specs that ask by variables and annotations, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.errors import RequestError
+from xpu_runtime.request.request import Request
+from xpu_runtime.request.source import from_spec
+
+GIB = 1 << 30
+
+Spec = dict[str, Any]
+
+
+def spec(*variables: str, annotations: dict[str, str] | None = None, privileged: bool = False) -> Spec:
+    found: Spec = {"process": {"env": ["PATH=/bin", *variables]}, "annotations": annotations or {}}
+    if privileged:
+        found["process"]["capabilities"] = {"bounding": ["CAP_SYS_ADMIN"]}
+    return found
+
+
+def request(*variables: str, config: Config | None = None) -> Request:
+    found = from_spec(spec(*variables), config or Config())
+    assert found is not None
+    return found
+
+
+def refusal(*variables: str, config: Config | None = None) -> str:
+    with pytest.raises(RequestError) as caught:
+        from_spec(spec(*variables), config or Config())
+    return str(caught.value)
+
+
+def from_spec_refused(wrong: Spec, config: Config) -> str:
+    with pytest.raises(RequestError) as caught:
+        from_spec(wrong, config)
+    return str(caught.value)
