@@ -1,9 +1,9 @@
 """The protocol of a backend: one way to hold limits of a slice, for both kinds of limits alike.
 
 A backend is one file in backends/, which defines `BACKEND`; it is registered by being there (registry.py). A
-limit has a kind, MEMORY or CORES (ledger/grants.py), and belongs to the slice at one position of a grant.
-All methods are called on the host; what they raise is an XpuError. This module imports next to nothing: the
-end of a container imports the backends that held its limits.
+limit has a kind, MEMORY or CORES (ledger/grants.py), and belongs to the slice at one position of a grant. All
+methods are called on the host, and raise only XpuError. This module imports next to nothing: the end of a
+container imports the backends that held its limits.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Offer(Value):
 
 
 class InForce(Value):
-    """What is in force for one slice: the limit (None: none), and what is counted against it (None: nothing
-    is, or it is not known)."""
+    """The limit in force for one slice (None: none), and the use that counts against it (None: none, or not
+    known)."""
 
     limit: int | None
     used: int | None = None
 
 
 class Detail(Value):
-    """What a backend tells of one container, under a key of `xpu inspect --json`; `line` is for people, and
-    `problem` says why it could not be read, or what is wrong with what holds the limits."""
+    """A backend's facts about one container, under a key of `xpu inspect --json`; `line` is for people, and
+    `problem` says why it could not be read, or which fault the backend has."""
 
     key: str
     value: Any
@@ -59,7 +59,7 @@ class Detail(Value):
 class Change:
     """The limits of one grant, open to be changed: a context manager.
 
-    It is entered before other changes are kept out, and does there what can take long. Every call ends within
+    It is entered before other changes are locked out, and does its slow work there. Every call ends within
     seconds; none is made while the ledger is locked.
     """
 
@@ -78,12 +78,12 @@ class Change:
         raise NotImplementedError
 
     def in_use(self, position: int, kind: str) -> int:
-        """What is counted against the limit, now; 0 where nothing is."""
+        """The use that counts against the limit, now."""
         return 0
 
 
 class Backend:
-    """A way to hold limits. What is written here is one that holds none and has nothing to say."""
+    """A way to hold limits. This base class holds none."""
 
     #: The name in XPU_ENFORCE, in the ledger and in `xpu ps`: that of its file.
     NAME: str
@@ -91,7 +91,7 @@ class Backend:
     KINDS: tuple[str, ...] = ()
     #: The best that it can offer.
     STRONGEST: str = SOFT
-    #: Whether it works by way of a vendor's driver, which names it then in `Driver.backends`.
+    #: Whether it works through a vendor's driver, which then names it in `Driver.backends`.
     OF_DRIVER = False
     #: Whether it holds limits on the container's own folder in cgroup v2, which not every runtime makes.
     ON_CGROUP = False
@@ -99,11 +99,11 @@ class Backend:
     WRITES_LOG = False
     #: Whether it accounts for each process of a container (`account`).
     KEEPS_ACCOUNT = False
-    #: Whether what it has in force is the driver's to tell, which can hang.
+    #: Whether only the driver, which can hang, knows the limits in force.
     ASKS_DRIVER = False
-    #: Whether the containers whose limits it holds run on a device at the same time, and not in turns.
+    #: Whether its containers run on a device at the same time, and not in turns.
     SIDE_BY_SIDE = False
-    #: Whether no card has tried it yet: docs/hardware.md, "Experimental".
+    #: Whether it has not been tried on a card yet: docs/hardware.md, "Experimental".
     EXPERIMENTAL = False
     #: Whether it holds whole devices only, so that the configuration's default share of one is not for it.
     WHOLE_DEVICES = False
@@ -111,7 +111,7 @@ class Backend:
     # Before anything is granted.
 
     def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
-        """Whether it can hold the limit that `request` asks for; only kinds of KINDS are asked for."""
+        """Whether it can hold the limit of `request`; called only for kinds of KINDS."""
         raise NotImplementedError
 
     def unasked(self, kind: str, device: Device) -> str | None:
@@ -119,11 +119,11 @@ class Backend:
         return None
 
     def objection(self, device: Device, request: Request) -> str | None:
-        """Why a request that names this backend cannot be served by `device`, beside what `offer` tells."""
+        """Why `device` cannot serve a request that names this backend, besides `offer`'s reasons."""
         return None
 
     def notes(self, request: Request) -> list[str]:
-        """What to tell whoever asks (`xpu explain`) of limits that it would hold."""
+        """Notes for `xpu explain` about limits that it would hold."""
         return []
 
     # The life of a container.
@@ -133,18 +133,18 @@ class Backend:
         return 0
 
     def prepare(self, grant: Grant, request: Request) -> None:
-        """Makes what must be there before the container is: in the grant's folder, which goes with the
-        grant. `request` is for what the ledger does not book, such as `sched` and `priority`."""
+        """Makes its files before the container exists, in the grant's folder, which goes with the grant.
+        `request` has settings that the ledger does not book, such as `sched` and `priority`."""
 
     def contribution(self, inventory: Inventory, grant: Grant) -> Contribution | None:
-        """What it puts into the container; None: nothing. A grant of number 0 is not booked."""
+        """Its files for the container; None: none. A grant of number 0 is not booked."""
         return None
 
     def impose(self, inventory: Inventory, grant: Grant) -> None:
-        """Puts the grant's limits into force on the container; none is where that fails.
+        """Puts the grant's limits into force on the container; if it fails, none is in force.
 
         The container exists, and no process of its own runs yet. `grant.cgroup` is its folder in cgroup v2,
-        "" where it has none of its own.
+        "" if it has none of its own.
         """
 
     def open(self, inventory: Inventory, grant: Grant) -> Change:
@@ -157,50 +157,50 @@ class Backend:
     def must_lift(self, grant: Grant) -> bool:
         """Whether limits of the grant may be in force although its container has ended.
 
-        It is asked as long as the container's cgroup is there: limits belong to that, or to the grant's
-        folder, and end with them. So the end of most containers imports no backend.
+        Called as long as the container's cgroup exists: limits belong to that, or to the grant's folder, and
+        end with them. So the end of most containers imports no backend.
         """
         return False
 
     def lift(self, inventory: Inventory, grant: Grant, unless: Callable[[], bool]) -> None:
-        """Lifts the limits that `must_lift` tells of, where `unless`, asked last, does not object: the cgroup
-        may be the container's next life's by then. What cannot be lifted any more is no error."""
+        """Lifts the limits of `must_lift`, unless `unless`, called last, objects: the cgroup may belong to
+        the container's next life by then. A limit that cannot be lifted any more is no error."""
 
     def ended(self, uuid: str) -> None:
-        """No container needs what this backend keeps for the device with this UUID: it stops that, and
-        removes the folder (per_device.py).
+        """Stops the daemon that this backend keeps for the device with this UUID, and removes its folder
+        (per_device.py): no container needs it any more.
 
-        Called under the device's lock, which `impose` takes as well, once the last ledger row is gone; also
-        where a call was killed that made it, and again where an end was. DeviceError where it cannot be.
+        Called under the device's lock, which `impose` takes as well, once the last ledger row is gone. It is
+        also called after a start or an end was killed. DeviceError if it cannot be stopped.
         """
 
     # While it runs, for people.
 
     def problem(self, grant: Grant) -> XpuError | None:
-        """What is wrong with what holds the limits of a running container, for `xpu ps` and `xpu doctor`,
-        with what to do; None where nothing is."""
+        """The fault, with its remedy, of this backend for a running container, for `xpu ps` and `xpu doctor`;
+        None if there is none."""
         return self.damage(grant)
 
     def damage(self, grant: Grant) -> XpuError | None:
-        """The part of `problem` that costs next to nothing to find out, for who looks every second: what has
-        become of the grant's own files."""
+        """The cheap part of `problem`, for callers that look every second: faults of the grant's own
+        files."""
         return None
 
     def note_of_change(self, kind: str, before: int, after: int) -> str:
-        """What to tell whoever has changed a limit that it holds, besides that it is changed; "": nothing."""
+        """A note for the person who changed a limit that it holds; "": none."""
         return ""
 
     def in_force(self, inventory: Inventory, grant: Grant, position: int, kind: str) -> InForce | None:
-        """What is in force; None where that is not known."""
+        """The limits in force; None if not known."""
         return None
 
     def account(self, grant: Grant) -> list[ProcessUsage]:
-        """What each process has of each device, by the backend's own account; OSError."""
+        """Each process's use of each device, by the backend's own account; OSError."""
         return []
 
     def compute(self, grant: Grant) -> list[Compute]:
-        """What the container has used of each device's time, by position; OSError. Shorter than the grant
-        where it does not measure, or where a part of it is gone."""
+        """The container's use of each device's time, by position; OSError. Shorter than the grant if it does
+        not measure, or if a part of the page is gone."""
         return []
 
     def policy(self, grant: Grant, position: int) -> Policy | None:
@@ -209,8 +209,8 @@ class Backend:
         return None
 
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
-        """What `xpu inspect` tells of the container besides; `holds`: whether this backend holds any limit of
-        it (else keys are told all the same, for scripts)."""
+        """Further facts for `xpu inspect`; `holds`: whether this backend holds a limit of the container (if
+        not, the keys are there all the same, for scripts)."""
         return []
 
 
@@ -225,7 +225,7 @@ def held(grant: Grant, name: str) -> list[tuple[int, str, int]]:
 
 
 def device_memory(inventory: Inventory, slice_: Slice) -> int:
-    """Bytes of the slice's device; where that is no longer there, what is booked."""
+    """Bytes of the slice's device; if that is gone, the booked bytes."""
     from xpu_runtime.vendors.inventory import find
 
     device = find(inventory, slice_.device_uuid)

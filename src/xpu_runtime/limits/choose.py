@@ -20,21 +20,22 @@ if TYPE_CHECKING:
     #: A backend and its strength.
     _Pair = tuple[str | None, str | None]
 
-#: What is said of a backend or a vendor that no card has tried.
+#: The note on a backend or a vendor that has not been tried on a card.
 EXPERIMENTAL = "experimental: no card has tried it yet (docs/hardware.md)"
 #: The strength of a limit that is booked and held by nothing.
 UNENFORCED = "unenforced"
 
 #: From the weakest.
 _STRENGTHS = (UNENFORCED, SOFT, HARD)
-#: What a kind of limit is called in a sentence on what holds none.
+#: The name of a kind of limit in a refusal.
 _LIMIT_OF = {MEMORY: "hold a memory limit", CORES: "hold a cap on cores"}
 
 
 def holding(
     inventory: Inventory, device: Device, request: Request, config: Config
 ) -> tuple[Holding, str | None]:
-    """What holds this request's limits on `device`, and why the device cannot serve it (None: it can)."""
+    """The backends of this request's limits on `device`, and why the device cannot serve it (None: it
+    can)."""
     named = _named(request)
     objection = named.objection(device, request) if named is not None else None
     if objection is not None:
@@ -57,20 +58,21 @@ def holding(
 
 
 def takes_default(request: Request) -> bool:
-    """Whether the configuration's default share of a device is for a request that asks for no memory."""
+    """Whether the configuration's default share of a device applies to a request without XPU_MEM."""
     named = _named(request)
     return named is None or not named.WHOLE_DEVICES
 
 
 def for_memory(inventory: Inventory, device: Device) -> Holding:
-    """What would hold a limit on a part of this device's memory, for a container that cannot lift it."""
+    """The backend that would hold a limit on a part of this device's memory, for a container that cannot lift
+    it."""
     backends = [backend for backend in registry.every() if MEMORY in backend.KINDS]
     best, _ = _best(backends, MEMORY, inventory, device, Request())
     return Holding(*(best or (registry.NONE, UNENFORCED)))
 
 
 def offers(kind: str, inventory: Inventory, device: Device) -> list[tuple[Backend, Offer]]:
-    """What each backend offers for a part of this device, the strongest first; a whole one is `whole`'s."""
+    """The backends' offers for a part of this device, the strongest first; `whole` is for a whole device."""
     backends = [backend for backend in registry.every() if kind in backend.KINDS]
     return [(each, _offer(each, kind, inventory, device, Request())) for each in backends]
 
@@ -86,7 +88,7 @@ def _named(request: Request) -> Backend | None:
 
 
 def _unasked(kind: str, device: Device) -> _Pair:
-    """What holds all of a device by itself, as the hardware does."""
+    """The holder of a whole device: the hardware."""
     for backend in registry.every():
         strength = backend.unasked(kind, device)
         if strength is not None:
@@ -97,7 +99,7 @@ def _unasked(kind: str, device: Device) -> _Pair:
 def _for_kind(
     kind: str, inventory: Inventory, device: Device, request: Request, config: Config
 ) -> tuple[_Pair, str]:
-    """What holds a limit that is asked for, and why that cannot be ("": it can)."""
+    """The backend of a requested limit, and why there is none ("": there is one)."""
     named = _named(request)
     # A backend that has no such limits says nothing about them.
     meant = named if named is not None and kind in named.KINDS else None
@@ -123,7 +125,7 @@ def _for_kind(
 def _weaker(
     kind: str, named: _Pair, inventory: Inventory, device: Device, request: Request, config: Config
 ) -> str:
-    """Why a pod's container may not name what holds its limit; "": it may.
+    """Why a pod's container may not name its backend; "": it may.
 
     The node's labels, and its annotation for the scheduler, promise how strongly limits are held there, and
     the amounts were given by that: an author must not exchange a hard limit for a soft one.
@@ -158,13 +160,13 @@ def _best(
 def _offer(backend: Backend, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
     if not backend.OF_DRIVER or backend.NAME in inventory.driver(device.vendor).backends:
         return backend.offer(kind, inventory, device, request)
-    # Worth telling only to whoever asked for that one.
+    # Worth a line only if the request names that backend.
     named = request.enforce == backend.NAME
     return Offer(None, f"{backend.NAME} cannot hold limits of {device.vendor} devices" if named else "")
 
 
 def notes(slices: tuple[Slice, ...], request: Request) -> list[str]:
-    """What the backends that hold these limits tell whoever asks, and why the log asked for stays empty."""
+    """Notes of the backends that hold these limits, and why a requested log stays empty."""
     told = [note for backend in registry.known(slices) for note in backend.notes(request)]
     told += [f"{each.NAME} is {EXPERIMENTAL}" for each in registry.known(slices) if each.EXPERIMENTAL]
     silent = why_no_log(slices) if request.log else None

@@ -1,7 +1,7 @@
 """Limits put into force and lifted, for whole grants, through the backends that its slices name.
 
-The order in a container's life is prepare, contributions, impose; clear ends it, or what has become of it
-when a call was killed. No backend is named here, and only those that hold limits of a grant are imported.
+The order in a container's life is prepare, contributions, impose; clear ends it, also after a call was
+killed. This module names no backend, and imports only those that hold limits of a grant.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 def prepare(grant: Grant, request: Request, *, anew: bool = False) -> None:
-    """Makes what must be there before the container is; XpuError, and nothing is left, if that fails.
+    """Makes the backends' files before the container exists; XpuError, with nothing left behind, if that
+    fails.
 
-    `anew`: other backends have been chosen since, and what was made for the first ones goes.
+    `anew`: other backends have been chosen since; the files of the first ones are removed.
     """
     backends = registry.holding(grant.slices)
     size = sum(backend.folder_size(grant) for backend in backends)
@@ -47,7 +48,7 @@ def prepare(grant: Grant, request: Request, *, anew: bool = False) -> None:
 
 
 def contributions(inventory: Inventory, grant: Grant) -> tuple[Contribution, ...]:
-    """What the backends put into the grant's container."""
+    """The backends' files for the grant's container."""
     made = [backend.contribution(inventory, grant) for backend in registry.holding(grant.slices)]
     return tuple(each for each in made if each is not None)
 
@@ -76,11 +77,11 @@ def must_lift(grant: Grant) -> bool:
 
 
 def clear(inventory: Inventory | None, grants: list[Grant], starting: Grant | None = None) -> None:
-    """Lifts the limits of grants that have ended, and removes what was made for them.
+    """Lifts the limits of grants that have ended, and removes their files.
 
-    `inventory` may be None where `must_lift` is false for each. `starting` is the container that the caller
-    is about to give its limits: an earlier life's are lifted for it. Where one backend fails (XpuError), all
-    the others are asked first.
+    `inventory` may be None if `must_lift` is false for each. `starting` is the container that is about to get
+    its limits: those of an earlier life are lifted for it. If one backend fails (XpuError), all others are
+    called first.
     """
     failed: XpuError | None = None
     for grant in grants:

@@ -1,8 +1,8 @@
-"""The folder of a grant on the host: what backends make there for its container, such as pages of memory.
+"""The folder of a grant on the host, for backends' files such as pages of memory.
 
-A tmpfs of its own, so that a container which makes a file in it larger fills nothing but that. It belongs to
-the grant and goes with it, also where a call was killed that made it. Its end is on the path of every
-container's end: nothing heavy is imported here, and no backend is known.
+A tmpfs of its own: a container that enlarges a file in it fills only that tmpfs. It belongs to the grant and
+goes with it, also after a start was killed. Removing it is on the path of every container's end: this module
+imports nothing heavy, and knows no backend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from xpu_runtime.ledger.grants import Grant
 
 _KIND = "tmpfs"
-#: Beside what backends ask for: the rest of the files' last blocks, the root folder, marks.
+#: Added to backends' sizes: the rest of the files' last blocks, the root folder, marks.
 _SLACK = 60 << 10
 _INODES = 16
 _COMPLETE = "complete"
@@ -54,7 +54,7 @@ def create(grant: Grant, size: int) -> None:
 
 
 def is_complete(place: str) -> bool:
-    """Whether all that belongs into a grant's folder is there."""
+    """Whether a grant's folder has all its files."""
     return os.path.exists(os.path.join(place, _COMPLETE))
 
 
@@ -67,7 +67,7 @@ def complete(grant: Grant) -> None:
 
 
 def unmount(place: str) -> None:
-    """Unmounts what is mounted at `place`; no error if nothing is."""
+    """Unmounts `place`; no error if nothing is mounted there."""
     from xpu_runtime.linux import syscalls
 
     try:

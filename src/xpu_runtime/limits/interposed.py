@@ -1,8 +1,7 @@
-"""Which of the driver's libraries have an interposer, and where each of both lies.
+"""The driver's libraries that have an interposer, and the paths of both.
 
 An interposer is a library of ours (native/) that a container finds in the place of the driver's, with the
-real one behind it. Only names are here: what is mounted where in an image is interposers.py's. Which
-container gets one is not known here.
+real one behind it. This module has only names: interposers.py decides about mounts in an image.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What the interposers put into a container: which files it gets, and what becomes of the image's own
-libraries.
+"""The interposers' files in a container, and the handling of the image's own libraries.
 
 Our libraries take the place of the driver's under all of their names, and the driver's lie aside at the
 path that the DT_NEEDED of ours names. Driver files that would go round them stay away. Nothing here knows

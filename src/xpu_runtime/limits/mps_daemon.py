@@ -2,18 +2,16 @@
 
 One daemon a device, with a folder of its own in the run folder:
 
-    pipe/     its sockets (CUDA_MPS_PIPE_DIRECTORY); `control_privileged` is in no container
-    clients/  a folder for each container, which it gets: links to what its programs need of pipe/
-    config.toml   from R615 on: what the daemon was started with
-    shm/      the tmpfs that it, its server and the containers have at /dev/shm
-    log/      control.log, server.log
+    pipe/     its sockets (CUDA_MPS_PIPE_DIRECTORY); `control_privileged` is in no container clients/  a
+    folder for each container, mounted into it: links to the sockets of pipe/ for its programs config.toml
+    from R615 on: the daemon's configuration shm/      the tmpfs that it, its server and the containers have
+    at /dev/shm log/      control.log, server.log
 
-It is found by its environment in /proc, so that a call which was killed before it could write anything down
-leaves nothing unknown. It has the host's root cgroup, a session and a mount namespace of its own: it outlives
-the hook that starts it, and the first container. Commands are as NVIDIA documents them
-(docs.nvidia.com/deploy/mps): of "Legacy MPS v2 Interface", or, from R615 on, of "MPS v3 Interface", where the
-server has a namespace for each container, with the percentage and the pinned limit of its processes. Who may
-use it is not known here.
+It is found by its environment in /proc, so that a start which was killed leaves no unknown daemon. It has the
+host's root cgroup, a session and a mount namespace of its own: it outlives the hook that starts it, and the
+first container. Commands are as NVIDIA documents them (docs.nvidia.com/deploy/mps): of "Legacy MPS v2
+Interface", or, from R615 on, of "MPS v3 Interface", where the server has a namespace for each container, with
+the percentage and the pinned limit of its processes. Knows no grants.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from xpu_runtime.value import Value
 
 PROGRAM, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 _SHM = "/dev/shm"  # noqa: S108 - the place that it has
-#: What a client opens of the pipe folder.
+#: The files of the pipe folder that a client opens.
 _FOR_CLIENTS = ("control", "log")
 #: Clients of all users share the server, which is root's: else a container of another user waits until all
 #: others have ended ("Provisioning Sequence" in NVIDIA's document).
@@ -40,7 +38,7 @@ _OPTIONS = ("-d", "-multiuser-server")
 _COMMAND_S, _START_S, _SERVER_S = 5.0, 10.0, 40.0
 #: Seconds until a server that is not there is given up: one that cannot work ends as soon as it is forked.
 _FORK_S = 5.0
-#: Seconds for the end: what `quit` allows the server, then what is left until SIGKILL.
+#: Seconds for the end: `quit`'s allowance for the server, then the rest until SIGKILL.
 _QUIT_S, _END_S = 1, 3.0
 _POLL_S = 0.01
 _MAX_ENVIRON = 1 << 20
@@ -50,7 +48,7 @@ _COMM = "nvidia-cuda-mps"
 _SERVER_NAME = "xpu"
 _OPTIONS_3 = ("-d", "-p", "3", "-m")
 _CONFIGURATION = "config.toml"
-#: Seconds, for what is asked while the ledger is locked.
+#: Seconds for questions while the ledger is locked.
 _SET_S = 2.0
 
 
@@ -102,10 +100,10 @@ class Daemon:
         return found.get(PROGRAM), found.get(SERVER)
 
     def _own(self, pid: int) -> tuple[str, Process] | None:
-        """What `pid` is of this daemon's; None: something else.
+        """Which of this daemon's processes `pid` is; None: none.
 
-        Its name, words and environment are the process's own to choose: a container's could pose as the
-        daemon. Its user and its PID namespace are not.
+        A process chooses its name, arguments and environment itself: one of a container could pose as the
+        daemon. It cannot choose its user and PID namespace.
         """
         wanted = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(self.pipe)
         try:
@@ -122,7 +120,7 @@ class Daemon:
         return os.path.basename(os.fsdecode(program)), Process(pid, started)
 
     def ask(self, program: str, command: str, seconds: float = _COMMAND_S) -> str:
-        """What the daemon answers to one command; DeviceError where it does not."""
+        """The daemon's answer to one command; DeviceError if it gives none."""
         third = self.has_namespaces
         try:
             done = subprocess.run(
@@ -158,8 +156,8 @@ class Daemon:
     def start(
         self, programs: Programs, namespaces: list[Namespace], own: Namespace, *, third: bool
     ) -> Process:
-        """Starts the daemon and the server where they do not run, and returns the server. A DeviceError has
-        their logs, because the folder goes with the container. What was started stays for the next call.
+        """Starts the daemon and the server if they do not run, and returns the server. A DeviceError has
+        their logs, because the folder goes with the container. A started process stays for the next call.
 
         `namespaces`: those of all containers that may run, `own` of the one that starts. `third`: the driver
         has protocol 3; a daemon that runs already keeps its own.
@@ -234,7 +232,7 @@ class Daemon:
         self._await(lambda: self.find() == (None, None), _END_S, "end")
 
     def set(self, program: str, namespace: Namespace) -> None:
-        """What programs of the container get that start from now on. DeviceError."""
+        """Sets the limits of the container's programs that start from now on. DeviceError."""
         words = [f"--{key.replace('_', '-')}={value}" for key, value in namespace.limits]
         if words:
             command = f"namespace set {namespace.name} --server={_SERVER_NAME} {' '.join(words)}"
@@ -262,7 +260,8 @@ class Daemon:
         options = [*_OPTIONS_3, "-a", self._configuration] if self.has_namespaces else [*_OPTIONS]
         with open(os.path.join(self.folder, "log", "start.log"), "wb") as log:
             try:
-                # To files: whoever waits for the hook's output must not wait for the daemon's end.
+                # To files: an engine that waits for the end of the hook's output must not wait for the
+                # daemon's end.
                 done = subprocess.run(
                     [program, *options],
                     env={**self._environment(), **programs.environment()},
@@ -304,7 +303,7 @@ class Daemon:
         }
 
     def _make(self, namespaces: list[Namespace], *, third: bool) -> None:
-        """The folder, without what an earlier daemon has left in it."""
+        """Makes the folder, without an earlier daemon's files."""
         try:
             for name in ("pipe", "clients", "log", "shm"):
                 os.makedirs(os.path.join(self.folder, name), mode=0o755, exist_ok=True)
@@ -326,7 +325,7 @@ class Daemon:
             raise DeviceError(f"cannot make {self.folder}: {error.strerror}") from error
 
     def _link(self, names: list[str], own: str) -> None:
-        """What clients need, in the folders that containers have; again, after a daemon was started anew."""
+        """Makes the clients' links in the containers' folders; again after a daemon was restarted."""
         try:
             for name in sorted(set(os.listdir(self.clients)) - set(names)):
                 self._remove_below(self.clients_of(name))

@@ -1,5 +1,5 @@
-"""What a container under MPS gets beside the interposers: its limits, the clients' end of the pipe folder,
-and the /dev/shm that the server has.
+"""The files of a container under MPS besides the interposers: its limits, the clients' end of the pipe
+folder, and the server's /dev/shm.
 
 The driver's parts of client and server pass memory through /dev/shm (k8s-device-plugin mounts one for both as
 well). The folders are the device's, so that a daemon that is started anew serves the containers that run.

@@ -1,7 +1,7 @@
-"""What MPS's protocol 3 (R615) gives containers: the namespaces of a server, and the file that makes them.
+"""Namespaces of an MPS server (protocol 3, R615) for containers, and the configuration file that makes them.
 
-As NVIDIA documents it (docs.nvidia.com/deploy/mps): "Namespaces", "MPS v3 Configuration File". Before, a
-namespace is but what our libcuda has a container's processes get. No daemon is known here.
+As NVIDIA documents it (docs.nvidia.com/deploy/mps): "Namespaces", "MPS v3 Configuration File". With an
+earlier driver, our libcuda gives a container's processes the same values. Knows no daemon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Namespace(Value):
-    """What each process of a container gets; 0: no limit."""
+    """The limits of each process of a container; 0: no limit."""
 
     name: str
     percent: int

@@ -1,8 +1,8 @@
-"""What NVIDIA's MPS programs need to run, and what they have said.
+"""The needs of NVIDIA's MPS programs at their start, and their messages.
 
 As seen of the programs of R535 to R580: the control daemon looks for the server on its PATH (execlp), and
 that of R580 opens libcuda itself; R555's ends with status 1 and without a word where a socket's path is too
-long. Devices, containers and the daemon's life are not known here.
+long. Knows neither devices, containers nor the daemon's life.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONGEST_SOCKET = 106
 #: The longest name in the pipe folder that does not depend on a container.
 PRIVILEGED = "control_privileged"
 _SYSTEM = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
-#: What the programs print, and their logs, with how much of each one's end goes into an error.
+#: The programs' output and logs, with the length of each one's end that goes into an error.
 _LOGS = ("start.log", "control.log", "server.log")
 _MOST_BYTES, _MOST_LINES = 900, 8
 
@@ -42,7 +42,7 @@ class Programs(Value):
 
 
 def _is_roots(folder: str) -> bool:
-    """Whether nobody else can put a program there, which root would run: not in one like /tmp, either."""
+    """Whether only root can put a program there, which root would run; so not a folder like /tmp."""
     try:
         trusted.real(folder)
     except (trusted.UntrustedError, OSError):
@@ -55,7 +55,7 @@ def _has(folder: str, name: str) -> bool:
 
 
 def too_long(pipe: str, name: str = PRIVILEGED) -> str | None:
-    """Why no socket of that name can be in the folder, and what to do; None where one can."""
+    """Why no socket of that name fits into the folder, and the remedy; None if one fits."""
     path = os.path.join(pipe, name)
     excess = len(os.fsencode(path)) - _LONGEST_SOCKET
     if excess <= 0:
@@ -67,7 +67,7 @@ def too_long(pipe: str, name: str = PRIVILEGED) -> str | None:
 
 
 def said(folder: str) -> str:
-    """The ends of what is in a daemon's log folder, in one line."""
+    """The ends of a daemon's logs, in one line."""
     found = []
     for name in _LOGS:
         try:

@@ -1,8 +1,8 @@
-"""What the backends share that hold a memory limit on the container's cgroup, as a driver or the kernel does.
+"""The common part of backends that hold a memory limit on the container's cgroup, by a driver or the kernel.
 
 Such a limit is there for each process of the cgroup, and ends with it. It is hard, but for a container that
-could write to its own cgroup (can_lift_limits in oci/spec.py). Who holds the limit, and by which calls, is
-the backend's own file to say: no driver is known here.
+could write to its own cgroup (can_lift_limits in oci/spec.py). The backend's own file has the calls that hold
+the limit: this one knows no driver.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ class Limits:
         raise NotImplementedError
 
     def read(self, device: Device, folder: str) -> InForce:
-        """What is in force."""
+        """The limit in force."""
         raise NotImplementedError
 
 
 class OnCgroup(Backend):
-    """A backend that says why it cannot hold a limit (`unavailable`), and by what `limits` it does."""
+    """A backend with a reason why it cannot hold a limit (`unavailable`), and with `limits`, which hold
+    it."""
 
     KINDS = (MEMORY,)
     STRONGEST = HARD
     OF_DRIVER = True
     ON_CGROUP = True
-    #: Who holds the limit, in a sentence.
+    #: The limit's holder, for a sentence.
     HOLDER: str
 
     def unavailable(self, inventory: Inventory, device: Device) -> str | None:

@@ -1,4 +1,4 @@
-"""What is wrong with a running container's pages, for people: `pages.py` only leaves out what it cannot read.
+"""Faults of a running container's pages, for people: `pages.py` only leaves out unreadable ones.
 
 A program that finds such pages at its start has no CUDA (native/account/pages.c), so that this must not be
 silent. The usage page is the container's own, and each of its programs can cut it.

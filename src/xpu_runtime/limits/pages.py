@@ -1,8 +1,8 @@
 """The quota page and the usage page of a grant: the host's view of native/abi/page.h.
 
-The quota page says what a container may have, and the container cannot write it. The usage page is the
-container's own, so that nothing in it is trusted; what its processes say there is read by usage_page.py. Both
-lie in the grant's folder, a small tmpfs of its own (folders.py). No driver and no vendor is known here.
+The quota page has a container's limits, and the container cannot write it. The container can write the usage
+page, so nothing in it is trusted; usage_page.py reads it. Both lie in the grant's folder, a small tmpfs of
+its own (folders.py). Knows no driver and no vendor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_DEVICES = 16
 SLOTS = 4095
 
 QUOTA_SIZE = 4096
-#: Bytes from a page's start that no ABI changes: what it is, and its ABI.
+#: Bytes from a page's start that no ABI changes: its kind, and its ABI.
 _VERSIONED = 12
 _FIXED = 2048
 _DEVICES_AT, _DEVICE_SIZE = 1024, 64
@@ -65,9 +65,9 @@ class Policy(Value):
 
 
 class Quota(Value):
-    """What a quota page says; `valid`: its fixed part is as it was made.
+    """A quota page's content; `valid`: its fixed part is as it was made.
 
-    Of a page of another ABI only that is known: it is valid and has no limits.
+    A page of another ABI counts as valid, without limits.
     """
 
     abi: int
@@ -80,7 +80,7 @@ class Quota(Value):
 
 
 class Compute(Value):
-    """What the processes of a container have used of one device together, since it started."""
+    """The use of one device by all processes of a container, since it started."""
 
     #: ns of the device's time that were charged.
     used: int
@@ -90,14 +90,14 @@ class Compute(Value):
     guesses: int
     #: ns that launches have waited for their turns, of all threads together.
     held: int = 0
-    #: CLOCK_MONOTONIC, ns: up to when what was launched is paid for by the cap.
+    #: CLOCK_MONOTONIC, ns: the time until which the cap has paid for all launches.
     paid: int = 0
 
 
 def needs_agent(sched: str | None, priority: str | None) -> bool:
-    """Whether sharing a device's time so needs the agent, without which each has its cap.
+    """Whether this way of sharing a device's time needs the agent; without it each slice has its cap.
 
-    None: it is not asked for, or there is no choice.
+    None: it was not requested, or there is no choice.
     """
     return sched not in (None, SCHEDS[0]) or priority not in (None, PRIORITIES[0])
 
@@ -236,7 +236,7 @@ class OpenQuota:
 
 
 def quota(folder: str) -> Quota:
-    """What the quota page says; OSError, ValueError if it is no quota page."""
+    """The quota page's content; OSError, ValueError if it is no quota page."""
     fd = os.open(os.path.join(folder, QUOTA), _READ)
     try:
         page = bytearray(os.pread(fd, QUOTA_SIZE, 0))
@@ -266,7 +266,7 @@ def _word(page: bytes | bytearray, at: int) -> int:
 
 
 def _policy_of(word: int) -> Policy:
-    """What a policy's word says; what this version does not know is the strictest, as for the container."""
+    """A policy's word; an unknown value counts as the strictest, as in the container."""
     sched, priority = word & 0xFF, word >> _PRIORITY_SHIFT & 0xFF
     return Policy(
         SCHEDS[sched] if sched < len(SCHEDS) else SCHEDS[0],
@@ -293,7 +293,7 @@ def _require_abi(folder: str, page: bytes) -> None:
 
 
 def compute(folder: str, device_count: int) -> list[Compute]:
-    """What the usage page says of each device's time; shorter where the container has cut it. OSError."""
+    """Each device's time in the usage page; shorter if the container has cut the page. OSError."""
     fd = open_usage(folder)
     try:
         content = os.pread(fd, device_count * COMPUTE_SIZE, COMPUTE_AT)
@@ -307,8 +307,8 @@ def compute(folder: str, device_count: int) -> list[Compute]:
 
 def open_usage(folder: str) -> int:
     """The usage page's descriptor, to be read and closed; OSError, also where the page is of another ABI."""
-    # The host's page says what both are: the container could write another ABI into its own. With a lease on
-    # the host's page a container would hide what it uses, so then ours is taken for granted.
+    # The host's page has the ABI of both: the container could write another into its own. With a lease on the
+    # host's page a container would hide what it uses, so then ours is taken for granted.
     try:
         fd = os.open(os.path.join(folder, QUOTA), _READ)
     except BlockingIOError:

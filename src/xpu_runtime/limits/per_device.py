@@ -1,10 +1,10 @@
-"""What a backend keeps for a device while any container uses it, such as a daemon: its folder and its end.
+"""A backend's state for a device while any container uses it, such as a daemon: its folder and its end.
 
-A folder that is there means that there may be something to stop. It is made (`impose`) and ended under the
-device's lock, and whether it is still needed is asked of the ledger under that lock: a container's row is
-there before its `impose` is called, and gone before the end is. A call that was killed leaves the folder, for
-the next start, the next end on that device, or `xpu gc`. A container's end looks at one folder and imports
-nothing of this where there is none. No backend is named here.
+An existing folder means that there may be something to stop. It is made (`impose`) and ended under the
+device's lock. Under the same lock the ledger tells whether it is still needed: a container's row exists
+before its `impose` is called, and is gone before the end is. A call that was killed leaves the folder to the
+next start, the next end on that device, or `xpu gc`. A container's end looks for the folder, and imports
+nothing of this if there is none. This module names no backend.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class Locked:
 
 
 def end_unused(grants: Iterable[Grant]) -> None:
-    """Ends what backends keep for the devices of `grants`, which are released, where no other grant needs it.
+    """Ends backends' state for the devices of `grants`, which are released, unless another grant needs it.
 
-    What cannot be ended now is left: the container that has ended must not fail for it.
+    State that cannot be ended now is left: the ended container must not fail for it.
     """
     for kept in sorted({each for grant in grants for each in _named(grant)}):
         if os.path.isdir(of(*kept)):
@@ -104,7 +104,7 @@ def left() -> list[Kept]:
 
 
 def needed(grants: Iterable[Grant]) -> set[Kept]:
-    """What the containers of these grants may use."""
+    """The state that the containers of these grants may use."""
     return {each for grant in grants for each in _named(grant)}
 
 

@@ -1,8 +1,8 @@
 """The backends that are registered, by name: each file in backends/ is one.
 
 Importing a backend costs time on a container's start, so it is imported when it is first asked for. A choice
-among backends asks all of them (`every`). What only carries out or ends a grant asks for those that the grant
-names. What each can hold is not known here.
+among backends asks all of them (`every`). Carrying out or ending a grant imports only those that the grant
+names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _import(name: str) -> Backend:
         backend: Backend = __import__(f"{__package__}.backends.{name}", fromlist=["BACKEND"]).BACKEND
         if name != backend.NAME:
             raise ValueError(f"its NAME is {backend.NAME!r}")
-    except Exception as error:  # whatever somebody has put there
+    except Exception as error:  # any error of a module that someone has put there
         raise DeviceError(
             f"the backend {os.path.dirname(__file__)}/backends/{name}.py cannot be loaded: {error!r}",
             "mend or remove that file, or install the runtime again",
@@ -63,16 +63,16 @@ def holder(slice_: Slice, kind: str) -> Backend | None:
 
 
 def known_holder(slice_: Slice, kind: str) -> Backend | None:
-    """As `holder`, and None where that backend is not registered any more."""
+    """As `holder`; None if that backend is not registered any more."""
     name = _name(slice_, kind)
     return None if name not in registered.backends() else _import(name)
 
 
 def accountant(grant: Grant) -> Backend | None:
-    """The backend whose account of the grant counts; None where none keeps one.
+    """The backend whose account of the grant counts; None if none keeps one.
 
-    Where several do, it is the first that holds memory of the grant, or else the first at all: whatever asks
-    for the account has to read the same one.
+    Of several it is the first that holds memory of the grant, or simply the first: all readers must use the
+    same account.
     """
     keepers = [backend for backend in known(grant.slices) if backend.KEEPS_ACCOUNT]
     of_memory = {slice_.holder(MEMORY) for slice_ in grant.slices}
@@ -87,8 +87,8 @@ def holding(slices: Iterable[Slice]) -> list[Backend]:
 def known(slices: Iterable[Slice]) -> list[Backend]:
     """As `holding`, without those that are not registered any more.
 
-    After a downgrade the ledger may name a backend of the newer version: what only shows or ends containers
-    goes on with the others.
+    After a downgrade the ledger may name a backend of the newer version: showing and ending containers goes
+    on with the others.
     """
     there = registered.backends()
     return [_import(name) for name in _named(slices) if name in there]

@@ -1,15 +1,15 @@
-"""Changes the limits of a running container: in the ledger, and where they are held.
+"""Changes the limits of a running container: in the ledger, and in the backends.
 
-In this order: a change is planned by what the ledger says; what shrinks is put into force; the change is
-booked, where what grows still fits; what grows is put into force. So at no instant, that of a `kill -9`
-included, does the ledger say less than a backend allows, and a start that comes meanwhile gets what is free
-by the ledger. The ledger is locked while it is read and booked alone: a driver that hangs keeps no container
-from its start or end. Of two changes at once, the second waits for the first by a lock of their own. A change
-that was cut short leaves limits tighter than what is booked: repeating it completes it, and so does any other
-change of the same limits. `xpu gc` gives back what containers hold that have ended.
+The order: plan by the ledger; put smaller limits into force; book, if the larger ones still fit; put larger
+limits into force. So at no instant, not even at a `kill -9`, does the ledger book less than a backend allows,
+and a start in between gets what the ledger has free. The ledger is locked while it is read and booked alone:
+a driver that hangs keeps no container from its start or end. Of two changes at once, the second waits for the
+first by a lock of their own. A change that was interrupted leaves limits tighter than the booked ones:
+repeating it completes it, and so does any other change of the same limits. `xpu gc` gives back the slices of
+ended containers.
 
-Memory and cores go the same way, and no backend is named here. How a device's time is shared is booked
-nowhere: it is put into force last, when nothing can be refused any more, and is an event.
+Memory and cores go the same way, and this module names no backend. The sharing of a device's time is not
+booked: it is put into force last, when nothing can be refused any more, and an event records it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _Limit = tuple[int, str]
 #: As Ledger.resize calls it.
 _Choose = Callable[[Grant, dict[str, Use]], dict[_Limit, int]]
 #: Held by the one change that is under way; and how long another waits for it: a driver that hangs may be
-#: asked, and asked again to put back what has shrunk.
+#: asked, and asked again to restore the lowered limits.
 _LOCK, _WAIT_S = "set.lock", 30.0
 
 
 class Wanted(Value):
-    """What each slice is to get; None: it keeps what it has."""
+    """The new limits of each slice; None: as before."""
 
     memory: Memory | None = None
     #: Percent.
@@ -73,9 +73,9 @@ def resize(
 ) -> Grant:
     """Gives the slices of `grant` at `positions` the limits of `wanted` each, or none of them; the new grant.
 
-    Refused where a device has not enough free, or where the container uses more than that by `usage` (None:
-    whatever it uses); XpuError where there is no limit to change, or where it cannot be changed. `clear` does
-    what `enforce.clear` does, for dead containers that were met with: in the end, as it may take long.
+    Refused if a device has not enough free, or if the container's use by `usage` is larger (None: do not
+    check); XpuError if there is no limit to change, or if it cannot change. `clear` stands for
+    `enforce.clear`, for dead containers found on the way: called at the end, as it may take long.
     """
     if grant.state != "running":
         raise ApplyError(f"container {grant.container_id} is still being created", "try again when it runs")
@@ -218,8 +218,9 @@ def _has_ended(booked: Callable[[_Choose], Grant | None]) -> bool:
 
 
 def _restore(booked: Callable[[_Choose], Grant | None], change: _Resize) -> bool:
-    """Puts what has shrunk back to what is booked, after a change that failed; whether all of it. Each limit
-    by itself: where a driver does not answer, those that others hold are put back all the same."""
+    """Puts lowered limits back to the booked values, after a change that failed; returns whether all
+    succeeded. Each limit by itself: if one driver does not answer, the others' limits are put back all the
+    same."""
     if not change.shrunk:
         return True
     try:
@@ -238,7 +239,7 @@ def _restore(booked: Callable[[_Choose], Grant | None], change: _Resize) -> bool
 
 
 class _Resize:
-    """One change. `plan` and `book` are called in the ledger's transactions, and ask nobody."""
+    """One change. `plan` and `book` run in the ledger's transactions, and call no driver."""
 
     def __init__(
         self,
@@ -257,7 +258,7 @@ class _Resize:
         self.in_use: dict[int, int | None] = {}
         #: Why it is not known.
         self.problems: list[str] = []
-        #: By position: what is put into force last.
+        #: By position; put into force last.
         self.policies: list[tuple[int, Policy]] = []
         #: What of them is new, for the event.
         self.text = ""
@@ -277,13 +278,13 @@ class _Resize:
             self.text = "; ".join(filter(None, [self.text, said]))
 
     def plan(self, now: Grant, uses: dict[str, Use]) -> dict[_Limit, int]:
-        """Decides what each limit is to be; nothing is booked. Refused."""
+        """Decides the new limits; books nothing. Refused."""
         self._now, self._uses = now, uses
         self._values = {each: self._value(now.slices[each[0]], each[1], uses) for each in self._limits}
         return {}
 
     def lower(self) -> None:
-        """Puts into force what is less than before. Refused where more is in use."""
+        """Puts smaller limits into force. Refused if more is in use."""
         for (position, kind), value in self._values.items():
             slice_ = self._now.slices[position]
             if value >= (slice_.limit(kind) or 0):
@@ -298,13 +299,13 @@ class _Resize:
                 self._refuse_below(slice_, value, self._backends.in_use(position, kind))
 
     def book(self, now: Grant, uses: dict[str, Use]) -> dict[_Limit, int]:
-        """What to book; Refused where what grows does not fit any more."""
+        """The values to book; Refused if a larger limit does not fit any more."""
         for position, kind in self.grown:
             self._value(now.slices[position], kind, uses)
         return self._values
 
     def raise_limits(self) -> None:
-        """Puts into force what is more than before, and how time is shared."""
+        """Puts larger limits into force, and the sharing of time."""
         for limit in self.grown:
             self._backends.set(*limit, self._values[limit])
         for position, policy in self.policies:
@@ -352,7 +353,8 @@ class _Resize:
 
 
 class _Backends:
-    """What holds the limits that change, opened before other changes are kept out: opening can take long."""
+    """The backends of the limits that change, opened before other changes are locked out: opening can take
+    long."""
 
     def __init__(self, inventory: Inventory, grant: Grant, limits: list[_Limit]) -> None:
         self._inventory = inventory
@@ -391,6 +393,6 @@ class _Backends:
         self._changes[position, CORES].set_policy(position, policy)
 
     def in_use(self, position: int, kind: str) -> int:
-        """What the backend itself has counted, now; 0 where it does not count."""
+        """The backend's own count, now; 0 if it does not count."""
         change = self._changes.get((position, kind))
         return change.in_use(position, kind) if change is not None else 0

@@ -1,8 +1,8 @@
-"""A change of limits that is made in another process, so that a driver which hangs blocks only that one.
+"""A change of limits in another process, so that a driver which hangs blocks only that process.
 
-A call into a driver can hang for ever (linux/bounded.py). What was asked for last may still come into force
-when the driver answers again: repeating the change puts that right. It knows no driver: any backend's own
-change can be made there.
+A call into a driver can hang for ever (linux/bounded.py). Its last request may still come into force when the
+driver answers again: repeating the change corrects that. It knows no driver: any backend's change can run
+there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SeparateProcess(Change):
 
 
 def _open(change: Change) -> Callable[[tuple[Any, ...]], Iterable[int]]:
-    """What carries out a request: nothing, a limit to set, or one whose use is asked for."""
+    """The function that carries out a request: none, a limit to set, or a question for its use."""
     child.silence()
     change.__enter__()
 

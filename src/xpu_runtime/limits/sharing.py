@@ -1,7 +1,7 @@
-"""How devices' time is shared, and the share that a container has now, for commands that people run.
+"""The sharing of devices' time, and a container's present share, for commands that people run.
 
-What it used stands in its usage page, which is its own to write: no number counts for more than the time that
-has passed. No backend is named here.
+Its use is in its usage page, which it can write itself: no number counts for more than the time that has
+passed. This module names no backend.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xpu_runtime.limits import pages, registry
 from xpu_runtime.limits.pages import Compute, Policy
 from xpu_runtime.value import Value
 
-#: Between two readings of what was used. Somebody waits for it: `xpu top` tells of longer times.
+#: Seconds between two readings of the use. A person waits for it: `xpu top` shows longer times.
 WINDOW_S = 0.2
 
 
@@ -39,7 +39,7 @@ CAP, TURNS, SIDE_BY_SIDE = "cap", "turns", "side by side"
 
 
 def shared(slice_: Slice) -> str | None:
-    """How a slice's container shares the device's time with others; None: nobody else can be on it."""
+    """How a slice's container shares the device's time with others; None: it has the device alone."""
     if slice_.holder(CORES) not in (None, registry.NONE) and slice_.cores is not None:
         return CAP
     if not slice_.limited:
@@ -49,13 +49,13 @@ def shared(slice_: Slice) -> str | None:
 
 
 def policy(grant: Grant, position: int) -> Policy | None:
-    """How the device's time is shared; None where no cap is held, or by what leaves no choice."""
+    """How the device's time is shared; None if no cap is held, or if its backend leaves no choice."""
     holder = registry.known_holder(grant.slices[position], CORES)
     return None if holder is None else holder.policy(grant, position)
 
 
 def depends_on_others(grant: Grant) -> bool:
-    """Whether the share of any of its slices is decided by the agent: burst, weight, or a priority."""
+    """Whether the agent decides the share of any of its slices: burst, weight, or a priority."""
     policies = (policy(grant, position) for position in range(len(grant.slices)))
     return any(each and pages.needs_agent(each.sched, each.priority) for each in policies)
 
@@ -70,7 +70,7 @@ def share(before: Compute, after: Compute, elapsed_ns: int) -> Got:
 
 
 def got(grants: list[Grant], window_s: float = WINDOW_S) -> Shares:
-    """The share that each slice with a cap on cores has now; what cannot be read is left out.
+    """The present share of each slice with a cap on cores; unreadable ones are left out.
 
     Takes `window_s`, and no time where no slice has a cap.
     """
@@ -87,7 +87,7 @@ def got(grants: list[Grant], window_s: float = WINDOW_S) -> Shares:
 
 
 def readings(grants: list[Grant]) -> list[tuple[tuple[int, int], int, Compute]]:
-    """What each capped slice has used, and when that was read (CLOCK_MONOTONIC, ns)."""
+    """Each capped slice's use, and the time of the reading (CLOCK_MONOTONIC, ns)."""
     found = []
     for grant in grants:
         for backend in registry.known(grant.slices):

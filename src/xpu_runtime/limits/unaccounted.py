@@ -17,8 +17,8 @@ from xpu_runtime.request.units import show
 from xpu_runtime.vendors.inventory import Inventory
 from xpu_runtime.vendors.registry import memory_by_process
 
-#: So much more may the driver count of each process. The account has what contexts and modules take as it was
-#: at the program's last allocation; what kernels take that are loaded or launched since can be 100 MiB.
+#: The driver may count this much more of each process. The account has the size of contexts and modules as it
+#: was at the program's last allocation; what kernels take that are loaded or launched since can be 100 MiB.
 ALLOWANCE = 256 << 20
 #: A program may take and free memory between two questions: all readings in a row must show it.
 _READINGS = 3
@@ -29,9 +29,9 @@ Amounts = dict[tuple[int, int], int]
 
 
 def find(inventory: Inventory, grants: list[Grant]) -> Amounts:
-    """What each slice has beyond its account; 0 for as good as nothing.
+    """Each slice's memory beyond its account; 0 for negligible amounts.
 
-    Only slices whose backend keeps an account have one; what cannot be told is left out.
+    Only for slices whose backend keeps an account; unknown ones are left out.
     """
     held = with_account(grants)
     least: Amounts = {}
@@ -45,7 +45,7 @@ def find(inventory: Inventory, grants: list[Grant]) -> Amounts:
 
 def _reading(inventory: Inventory, grants: list[Grant]) -> Amounts:
     before = {grant.id: _account(grant) for grant in grants}
-    by_device = memory_by_process(inventory, [])  # who asks has been told the problems with what is in use
+    by_device = memory_by_process(inventory, [])  # the caller has the problems of `usage` already
     amounts: Amounts = {}
     for grant in grants:
         # The first account still has what was freed meanwhile, the second has what was allocated meanwhile.
@@ -84,7 +84,8 @@ def _account(grant: Grant) -> list[usage_page.ProcessUsage] | None:
 
 
 def _counted(account: list[usage_page.ProcessUsage], position: int) -> int:
-    """What the account has of a device; what is open in several processes the driver may count for each."""
+    """The account's sum for a device; memory open in several processes counts for each, as the driver may
+    count it."""
     importers = {slot.slot for slot in account if slot.imports and not slot.dead}
     shared = sum(slot.exported for slot in account if slot.device == position)
     return sum(usage_page.held(account, position).values()) + shared * len(importers)

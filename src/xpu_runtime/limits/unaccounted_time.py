@@ -1,9 +1,9 @@
 """Device time that the driver counts for a container and its account lacks: a program goes round the cap.
 
 For commands that people run; never on the start path. The driver's samples of processes are compared with the
-usage page, which the container can write. Nothing is said of a container that is charged ahead: a kernel of
-seconds counts in its account when it was launched, and with the driver while it runs. Nor of one under MPS,
-whose server the driver takes for all of its containers. No backend is named here.
+usage page, which the container can write. A container that is charged ahead is left out: a kernel of seconds
+counts in its account at its launch, and with the driver while it runs. So is one under MPS, whose server the
+driver takes for all of its containers. This module names no backend.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _Ask = Callable[[], dict[str, dict[int, float]]]
 
 
 def got(inventory: Inventory, grants: list[Grant]) -> Shares:
-    """As `sharing.got`, with what the driver counts beyond each share; None where it tells nothing.
+    """As `sharing.got`, with the driver's count beyond each share; None if the driver reports none.
 
-    Takes 1.3 s more where that is beyond ALLOWANCE at the first look. DeviceError if the driver cannot be
+    Takes 1.3 s longer if that is more than ALLOWANCE at the first look. DeviceError if the driver cannot be
     asked.
     """
     capped = {
@@ -74,7 +74,7 @@ def _watch(ask: _Ask, capped: dict[_Key, str], grants: list[Grant]) -> dict[_Key
 def _beyond(
     samples: dict[str, dict[int, float]], capped: dict[_Key, str], grants: list[Grant], shares: Shares
 ) -> dict[_Key, float]:
-    """Percent beyond each share; 0.0 for as good as nothing. What cannot be told is left out."""
+    """Percent beyond each share; 0.0 for negligible amounts. Unknown ones are left out."""
     theirs = {grant.id: processes(grant) for grant in grants}
     # In a PID namespace that containers share it is not known whose a process is.
     owners: dict[int, int] = {}
@@ -93,7 +93,7 @@ def _beyond(
 
 
 def beyond(counted: float, got: float) -> float:
-    """What the driver has counted beyond a share, both in percent; 0.0 for as good as nothing."""
+    """The driver's count beyond a share, both in percent; 0.0 for negligible amounts."""
     return counted - got if counted - got > ALLOWANCE else 0.0
 
 

@@ -1,8 +1,8 @@
-"""How much device memory each grant uses now, by its own account and by what the driver reports.
+"""Each grant's present use of device memory, by its own account and by the driver's report.
 
 For commands that people run, never on a container's path. A container can write anything into its usage page:
-nothing here is decided by it, and no amount counts for more than the device has. Which backend keeps an
-account is the registry's to know.
+no decision depends on it, and no amount counts for more than the device has. The registry knows the backend
+that keeps an account.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALIKE = 16
 
 
 class Process(Value):
-    """What one process of a container has on one device; bytes, None where it is not known."""
+    """One process's memory on one device; bytes, None if not known."""
 
     #: On the host; None for one that is not found there.
     pid: int | None
@@ -41,7 +41,7 @@ class Process(Value):
 
 
 class OfDrivers(Value):
-    """What only drivers tell, and asking them can hang."""
+    """Facts that only drivers report; asking them can hang."""
 
     #: Bytes by device and process, as `memory_by_process`.
     by_process: dict[str, dict[int, int | None]]
@@ -67,7 +67,7 @@ class Usage:
         self.problems: list[str] = []
 
     def in_use(self, grant: Grant, position: int) -> int | None:
-        """What a slice uses: its account's total, where it has one, else what the driver reports."""
+        """A slice's use: its account's total if it has one, otherwise the driver's report."""
         counted = self.counted(grant, position)
         return self.by_driver(grant, position) if counted is None else counted
 

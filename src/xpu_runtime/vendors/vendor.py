@@ -1,4 +1,4 @@
-"""What a vendor's file must bring: the one protocol through which the rest of the runtime meets GPUs.
+"""The protocol of vendors: the rest of the runtime reaches GPUs only through it.
 
 A vendor is a module or a package beside this file that names an instance of its class `VENDOR`, and is
 registered by being there (registry.py). It finds its devices below a driver root and describes all that a
@@ -18,27 +18,28 @@ if TYPE_CHECKING:
 
 
 class Discovered(Value):
-    """What a vendor has below one driver root."""
+    """A vendor's driver and devices below one driver root."""
 
     devices: tuple[Device, ...] = ()
     #: None where the driver is not there.
     driver: Driver | None = None
     #: Where there is no device, why: a clause for people, as "no such driver: X is not in Y".
     missing: str = ""
-    #: What this was made from, as `inventory.stamp` has it: a change of any outdates a cached inventory.
+    #: The files that this was made from, as `inventory.stamp` has them: a change of any outdates a cached
+    #: inventory.
     stamps: tuple[tuple[str, int | None], ...] = ()
 
 
 class Sensors(Value):
-    """What a device tells of itself now; None: it does not."""
+    """A device's sensors now; None: it has no such reading."""
 
-    #: Of the device's memory, whoever has it; bytes.
+    #: Memory in use by all processes, in bytes.
     memory_used_bytes: int | None = None
     temperature_celsius: float | None = None
     power_watts: float | None = None
 
 
-#: In the place of a process, in what `Vendor.utilization` tells: the device as a whole.
+#: Stands for all processes of a device in `Vendor.utilization`.
 WHOLE = 0
 
 
@@ -47,17 +48,18 @@ class Vendor:
 
     #: As in `Device.vendor`, and in XPU_REQUIRE=vendor=NAME.
     name: str
-    #: Whose devices have the lower indexes, and what a request gets that does not say from whom.
+    #: The order of vendors: the first one's devices have the lower indexes, and serve requests that name no
+    #: vendor.
     order: int
-    #: Whether no card of it has been tried yet: docs/hardware.md, "Experimental".
+    #: Whether none of its cards has been tried yet: docs/hardware.md, "Experimental".
     experimental = False
     #: Whether `utilization` tells of single processes.
     names_processes = True
 
     def discover(self, root: str) -> Discovered:
-        """What there is below the driver root `root`; `Device.index` counts from 0 in each vendor.
+        """The vendor's devices below the driver root `root`; `Device.index` counts from 0 in each vendor.
 
-        DeviceError where the driver is there and does not answer.
+        DeviceError if the driver is there and does not answer.
         """
         raise NotImplementedError
 
@@ -74,21 +76,21 @@ class Vendor:
     def utilization(
         self, driver: Driver, devices: tuple[Device, ...], *, whole: bool = False
     ) -> Callable[[], dict[str, dict[int, float]]] | None:
-        """A function that tells which part of each device's time (0 to 1) each process used since its last
-        call, by device UUID and the host's process number; None where the driver does not tell it. With
+        """A function that returns the part of each device's time (0 to 1) that each process used since its
+        last call, by device UUID and the host's process number; None if the driver does not report it. With
         `whole`, also by WHOLE: the part in which any process used it, by the driver's last sample.
 
-        It keeps the driver open. A process without a sample is left out, and a device of which nothing can be
-        told. DeviceError, from both, if the driver cannot be asked.
+        It keeps the driver open. Processes without a sample are left out, and so are devices without any.
+        DeviceError, from both, if the driver cannot be asked.
         """
         return None
 
     def sensors(self, driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
-        """What devices tell of themselves, by UUID; one that tells nothing is left out. DeviceError if the
-        driver cannot be asked."""
+        """Sensors of devices, by UUID; a device without sensors is left out. DeviceError if the driver cannot
+        be asked."""
         return {}
 
     def examine(self, root: str, driver: Driver | None) -> list[Finding]:
-        """What `xpu doctor` should know besides what `discover` tells. `driver`: what that told of it; None
-        where it is not there or does not answer."""
+        """Findings for `xpu doctor` beyond those of `discover`. `driver`: the driver that `discover` found;
+        None if there is none, or if it does not answer."""
         return []

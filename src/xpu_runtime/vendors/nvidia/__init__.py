@@ -1,7 +1,7 @@
 """NVIDIA: GPUs and their MIG devices, asked of NVML (nvml.py), and the driver's files for containers.
 
-search.py knows where hosts keep the driver's libraries, driver_files.py which files there are, examine.py
-what `xpu doctor` says of them. Never imported on a warm start: what a container needs is in the inventory.
+search.py knows the folders of the driver's libraries, driver_files.py the files, examine.py has the findings
+for `xpu doctor`. Never imported on a warm start: the inventory has all facts for a container.
 """
 
 from __future__ import annotations

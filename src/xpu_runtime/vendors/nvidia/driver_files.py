@@ -1,9 +1,9 @@
-"""The files of an NVIDIA driver: which there are below a driver root, and which a container gets.
+"""The files of an NVIDIA driver below a driver root, and those for a container.
 
-Where the libraries are is search.py's to find; they belong to a capability by their names (the reference
-runtime's lists; see the driver's README, "Listing of installed components"). Names end in the driver's
-version, so that a library of another driver lying about is never taken. Programs and data files lie beside
-the libraries, or where distributions put them. Where all go in a container is delivery's to know.
+search.py finds the libraries' folder; their names assign them to capabilities (the reference runtime's lists;
+see the driver's README, "Listing of installed components"). Names end in the driver's version, so that a
+library of another driver lying about is never taken. Programs and data files lie beside the libraries, or
+where distributions put them. delivery/ knows their places in a container.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class DriverFiles:
         return None
 
     def program(self, name: str) -> str | None:
-        """The host path of one of the driver's programs, of that driver whose libraries were found: those
-        that lie beside them come first. Root runs them: nobody else could have put them there."""
+        """The host path of one of the driver's programs. A program beside the libraries that were found comes
+        first. Root runs them, so only root may have put them there."""
         for folder in self._beside():
             path = self._judged(f"{folder}/{name}")
             if path is not None:

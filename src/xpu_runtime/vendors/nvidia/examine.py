@@ -1,4 +1,4 @@
-"""What `xpu doctor` looks at of NVIDIA's driver: whether its parts are there, loaded, and of one version.
+"""NVIDIA's driver for `xpu doctor`: whether its parts are there, loaded, and of one version.
 
 An upgrade of the driver's packages under a loaded kernel module is the most frequent fault of a node: from
 then on every new program fails, and running ones go on. Only files are read here, and NVML is not asked.
@@ -32,7 +32,7 @@ _RELOAD = (
 
 
 def examine(root: str, *, answers: bool) -> list[Finding]:
-    """As `Vendor.examine`; `answers`: NVML does, so that the driver is loaded whatever the files say."""
+    """As `Vendor.examine`; `answers`: NVML answers, so the driver is loaded even if files are missing."""
     found = driver_files.find(root)
     library = found.path_of(NVML)
     if library is None:
@@ -61,7 +61,7 @@ def examine(root: str, *, answers: bool) -> list[Finding]:
 
 
 def _of_folder(found: DriverFiles) -> list[Finding]:
-    """What the folder of the libraries, or those beside it, should have and do not."""
+    """Files that are missing in the folder of the libraries, or beside it."""
     findings = []
     if found.by_caller:
         theirs = f"get that in {found.engines_folder}" if found.engines_folder else "find no driver"
@@ -80,7 +80,8 @@ def _of_folder(found: DriverFiles) -> list[Finding]:
 
 
 def _into_cache(folder: str) -> str:
-    """What puts a folder into the loader's cache for good: a bare `ldconfig FOLDER` holds until the next."""
+    """The command that puts a folder into the loader's cache for good: `ldconfig FOLDER` holds only until the
+    next run of ldconfig."""
     return f"write {folder} into /etc/ld.so.conf.d/nvidia.conf and run `ldconfig`"
 
 

@@ -1,8 +1,7 @@
-"""What NVML tells of NVIDIA's devices: the one place that asks it what there is (through nvidia-ml-py).
+"""NVIDIA's devices by NVML (through nvidia-ml-py): the only module that asks it for devices.
 
 Works on any driver root: `/`, or the folder of a simulated or containerised driver. The library is opened by
-its path below that root, so that another driver's library on this host is never asked. How a limit is set is
-the backends' to know.
+its path below that root, so that another driver's library on this host is never asked. Backends set limits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NAME = "nvidia"
 #: The backends that belong to this driver. They need to know `nvml`, the path of the library on the host, and
 #: `memory_limits`, which is set where the driver holds a memory limit on a cgroup (R615).
 _BACKENDS = ("driver", "library", "mps")
-#: What a container's programs allocate by, and what tells them how much memory there is.
+#: The libraries by which programs allocate memory, and by which they ask for its size.
 _INTERPOSED = ("libcuda.so", "libnvidia-ml.so")
 _MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the driver's source; minors 255 and 254 are its own too
 _CTL_MINOR, _MODESET_MINOR = 255, 254
@@ -139,9 +138,9 @@ def _ask(pynvml: Any, function: str, *args: Any, default: Any = None) -> Any:
 
 
 def _memory(pynvml: Any, handle: Any) -> tuple[int, int]:
-    """What all programs together can have of a device, and what they have of it, in bytes.
+    """The memory of a device for all programs together, and the part in use, in bytes.
 
-    Before R510 a driver has one number for what it keeps for itself and what programs have.
+    Before R510 a driver has one number for its own part and for programs' memory.
     """
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)

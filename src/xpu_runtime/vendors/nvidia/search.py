@@ -2,8 +2,8 @@
 
 The loader's cache of the driver root comes first, as there the driver's installer has put them. Not every
 host has them in it: GKE's nodes, containerised drivers and many images keep them in a folder of their own,
-which only LD_LIBRARY_PATH names. A folder is taken if libnvidia-ml.so.1 is in it, and if nobody but root
-could have put it there (linux/trusted.py): its files are mounted into containers, and loaded by root.
+which only LD_LIBRARY_PATH names. A folder is taken if libnvidia-ml.so.1 is in it, and if only root could have
+put it there (linux/trusted.py): its files are mounted into containers, and loaded by root.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLACES = (
     (f"usr/lib/{_MULTIARCH}/nvidia/current", "usr/lib/i386-linux-gnu/nvidia/current"),
     ("usr/lib64", "usr/lib"),
 )
-#: A driver root of its own below `/`: what the driver container of NVIDIA's GPU operator mounts.
+#: A driver root of its own below `/`: the mount of the driver container of NVIDIA's GPU operator.
 DRIVER_CONTAINER = "/run/nvidia/driver"
 
 
@@ -95,7 +95,7 @@ def search(root: str) -> Found:
 
 
 def _known(none: Found) -> Found:
-    """In the places that hosts are known for; `none`, with what was refused, where no driver is there."""
+    """Looks in hosts' usual folders; `none`, with the refused folders, if no driver is there."""
     for place in PLACES:
         found = _in_folders(none, place)
         if found.folder:
