@@ -197,11 +197,10 @@ def test_set_says_what_is_wrong_with_its_arguments(node: Node) -> None:
         assert told in done.stderr
 
 
-@pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
 def test_a_cap_on_cores_that_nothing_holds_cannot_be_changed(
-    node: Node, bundles: Callable[..., Path], topology: str
+    node: Node, bundles: Callable[..., Path]
 ) -> None:
-    node.sim(topology)
+    node.sim("1xT4")
     node.configure("enforcement: {allow_unenforced: [memory, cores]}")
     variables = ("XPU_MEM=4G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
     container = node.start(bundles(*variables, args=["sleep", "1000"]))

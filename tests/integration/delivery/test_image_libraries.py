@@ -57,24 +57,9 @@ def ngc_absolute(root: Path, driver: Path) -> tuple[str, ...]:
     return ("LD_LIBRARY_PATH=/usr/local/cuda-12.8/compat/lib",)
 
 
-def ngc_real(root: Path, driver: Path) -> tuple[str, ...]:
-    bring(driver, root / "usr/local/cuda/compat/lib.real")
-    return ("LD_LIBRARY_PATH=/usr/local/cuda/compat/lib.real",)
-
-
-def conda_compat(root: Path, driver: Path) -> tuple[str, ...]:
-    bring(driver, root / "opt/conda/cuda-compat")
-    return ("LD_LIBRARY_PATH=/opt/conda/cuda-compat",)
-
-
 def conda_lib(root: Path, driver: Path) -> tuple[str, ...]:
     bring(driver, root / "opt/conda/lib")
     return ("LD_LIBRARY_PATH=/opt/conda/lib",)
-
-
-def nvidia_lib64(root: Path, driver: Path) -> tuple[str, ...]:
-    bring(driver, root / "usr/local/nvidia/lib64")
-    return ("LD_LIBRARY_PATH=/usr/local/nvidia/lib64",)
 
 
 def usr_lib64(root: Path, driver: Path) -> tuple[str, ...]:
@@ -175,10 +160,7 @@ def preloaded_by_a_link(root: Path, driver: Path) -> tuple[str, ...]:
 LAYOUTS: list[Layout] = [
     ngc,
     ngc_absolute,
-    ngc_real,
-    conda_compat,
     conda_lib,
-    nvidia_lib64,
     usr_lib64,
     a_file_for_the_soname,
     a_link_out_of_the_folder,

@@ -244,14 +244,36 @@ def test_a_library_of_the_images_own_is_covered(node: Node, bundles: Bundles, mo
     assert own.read_text() == "a stub of the image's"
 
 
-def test_a_link_of_the_images_own_does_not_lead_elsewhere(node: Node, bundles: Bundles, mode: str) -> None:
-    bundle = bundles("XPU_MEM=1G", args=PROBE)
-    folder = bundle / "rootfs" / MULTIARCH
+def to_another_driver(root: Path) -> None:
+    """As `docker commit` of a container of the reference runtime leaves them, with an empty nvidia-smi."""
     for name in ("libcuda", "libnvidia-ml"):
-        (folder / f"{name}.so.470.1").write_text("another driver's")
-        (folder / f"{name}.so.1").symlink_to(f"{name}.so.470.1")
+        (root / MULTIARCH / f"{name}.so.470.1").write_text("another driver's")
+        (root / MULTIARCH / f"{name}.so.1").symlink_to(f"{name}.so.470.1")
+    (root / "usr/bin/nvidia-smi").touch()
+
+
+def to_a_stub(root: Path) -> None:
+    stubs = root / "usr/local/cuda/lib64/stubs"
+    stubs.mkdir(parents=True)
+    (stubs / "libcuda.so").write_text("a stub")
+    (root / MULTIARCH / "libcuda.so").symlink_to("/usr/local/cuda/lib64/stubs/libcuda.so")
+    (root / MULTIARCH / "libcuda.so.1").symlink_to("libcuda.so")
+
+
+def to_nothing(root: Path) -> None:
+    (root / MULTIARCH / "libcuda.so.1").symlink_to("/nowhere/libcuda.so.1")
+    (root / "usr/bin/nvidia-smi").symlink_to("/opt/nvidia/bin/nvidia-smi")
+
+
+@pytest.mark.parametrize("plant", [to_another_driver, to_a_stub, to_nothing])
+def test_a_link_of_the_images_own_does_not_lead_elsewhere(
+    node: Node, bundles: Bundles, mode: str, plant: Callable[[Path], None]
+) -> None:
+    bundle = bundles("XPU_MEM=1G", args=PROBE)
+    plant(bundle / "rootfs")
     assert_found(node, bundle)
-    assert (folder / "libcuda.so.470.1").read_text() == "another driver's"
+    for file in (bundle / "rootfs" / MULTIARCH).glob("lib*.so.470.1"):
+        assert file.read_text() == "another driver's"
 
 
 def test_another_library_that_the_images_cache_names_does_not_come_first(

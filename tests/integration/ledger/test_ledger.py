@@ -218,18 +218,6 @@ def test_the_containers_of_another_nodes_ledger_are_not_taken_for_ones_own(
     assert len(node.json("ps")) == 1
 
 
-def test_a_damaged_ledger_stops_no_container_from_ending(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4")
-    first, second = (node.start(bundles("XPU_MEM=4G", args=SLEEP)) for _ in range(2))
-    (node.run_dir / "ledger.db").write_bytes(b"not a database" * 1000)
-    done = node.oci("delete", "--force", first)
-    assert (done.returncode, done.stderr) == (0, "")
-    told = refused(node, bundles("XPU_MEM=1G"))
-    assert "is damaged (file is not a database): remove the file: it is made anew from the" in told
-    remove(node)
-    assert [entry["container_id"] for entry in node.json("ps")] == [second]
-
-
 # From another PID namespace.
 
 ELSEWHERE = ["unshare", "--pid", "--fork", "--mount-proc", "--"]

@@ -81,13 +81,6 @@ def test_cores_alone_and_memory_alone(node: Node, bundles: Bundles, memory_by: s
         assert not folder(node).exists()
 
 
-def test_a_cap_of_the_drivers_name_is_held_beside_it(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4")
-    node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", "XPU_ENFORCE=driver", args=SLEEP))
-    (entry,) = node.json("ps")
-    assert (entry["memory_backend"], entry["cores_backend"]) == ("driver", "library")
-
-
 def test_a_cap_changes_at_once_with_memory_or_without(node: Node, bundles: Bundles, memory_by: str) -> None:
     container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", "XPU_COUNT=2", args=SLEEP))
     assert page(node).cores == (30, 30)
@@ -131,18 +124,6 @@ def test_how_time_is_shared_stands_in_the_page_and_is_shown(node: Node, bundles:
     listed = [(entry["cores_sched"], entry["cores_priority"]) for entry in node.json("ps")]
     assert listed == [("burst", "high"), ("weight", "high")]
     assert "cores 60% (burst, high priority, got 0%)" in node.xpu("inspect", container).stdout
-
-
-def test_how_time_is_shared_is_refused_where_there_is_no_cap(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4-R580")
-    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
-    done = node.xpu("set", container, "--sched", "burst", "--mem", "6G", check=False)
-    assert done.returncode == 1
-    assert "the container has no cap on the cores of GPU 0: start it again with XPU_CORES" in done.stderr
-    assert [entry["memory_bytes"] for entry in node.json("ps")] == [4 * GIB]
-    assert node.xpu("set", container, "--sched", "fair", check=False).returncode == 2
-    done = node.run(bundles("XPU_MEM=1G", "XPU_PRIORITY=high"))
-    assert "add XPU_CORES, such as XPU_CORES=30" in done.stderr
 
 
 def test_ps_shows_what_a_container_gets_and_says_where_it_cannot(node: Node, bundles: Bundles) -> None:

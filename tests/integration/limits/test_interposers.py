@@ -152,26 +152,6 @@ def test_gc_takes_away_what_a_killed_call_left(node: Node, bundles: Bundles) -> 
     node.remove(container)
 
 
-def test_cuda_of_the_images_own_is_covered(node: Node, bundles: Bundles, mode: str) -> None:
-    """Images for newer CUDA put a libcuda of their own first, which would know of no limit."""
-    bundle = bundles("XPU_MEM=4G", "LD_LIBRARY_PATH=/usr/local/cuda/compat", args=["cuda-probe", "info"])
-    compat = bundle / "rootfs/usr/local/cuda-12.8/compat"
-    compat.mkdir(parents=True)
-    (compat / "libcuda.so.570.86.10").write_text("a driver of the image's own")
-    (compat / "libcuda.so.1").symlink_to("libcuda.so.570.86.10")
-    (bundle / "rootfs/usr/local/cuda").symlink_to("cuda-12.8")
-    done = node.run(bundle)
-    assert done.stdout == "device 0: 4096 MiB free of 4096 MiB\n", done.stderr
-
-
-@pytest.mark.parametrize("capabilities", ["graphics,compute", "compute,display,utility"])
-def test_libraries_that_go_round_the_interposers_are_refused_by_name(
-    node: Node, bundles: Bundles, mode: str, capabilities: str
-) -> None:
-    told = refused(node, bundles("XPU_MEM=4G", f"XPU_CAPABILITIES={capabilities}"))
-    assert "whose memory the interposer libraries do not see" in told
-
-
 def test_a_whole_device_needs_no_interposer(node: Node, bundles: Bundles, mode: str) -> None:
     done = node.run(bundles("XPU_COUNT=1", args=["sh", "-c", f"ls {FOLDER}; cuda-probe info"]))
     assert "No such file" in done.stderr

@@ -195,28 +195,11 @@ def test_each_of_several_devices_or_one_that_is_named(node: Node, bundles: Bundl
     assert "it has one of 0, 1" in change(node, container, "--mem", "2G", "--device", "7").stderr
 
 
-def test_of_several_devices_all_change_or_none(node: Node, bundles: Bundles, backend: str) -> None:
-    container = sleeper(node, bundles, "XPU_MEM=8G,4G", "XPU_VISIBLE_DEVICES=0,1")
-    sleeper(node, bundles, "XPU_MEM=10G", "XPU_VISIBLE_DEVICES=1")
-    assert change(node, container, "--mem", "6G").returncode == 3
-    assert [device["memory_granted_bytes"] for device in node.json("devices")] == [8 * GIB, 14 * GIB]
-    assert seen(node, container) == (
-        "device 0: 8192 MiB free of 8192 MiB\ndevice 1: 4096 MiB free of 4096 MiB\n"
-    )
-
-
 def test_the_policy_binds_containers_and_not_the_operator(node: Node, bundles: Bundles, backend: str) -> None:
     node.configure("policy: {max_memory: 4G}")
     container = sleeper(node, bundles, "XPU_MEM=4G")
     node.xpu("set", container, "--mem", "6G")
     assert booked(node) == 6 * GIB
-
-
-def test_a_limit_in_spec_mode_changes_too(node: Node, bundles: Bundles, backend: str) -> None:
-    node.configure("mode: spec")
-    container = sleeper(node, bundles, "XPU_MEM=4G")
-    node.xpu("set", container, "--mem", "6G")
-    assert seen(node, container) == "device 0: 6144 MiB free of 6144 MiB\n"
 
 
 def test_a_part_of_a_mig_device_has_a_limit_that_can_change(node: Node, bundles: Bundles) -> None:
@@ -299,30 +282,10 @@ def test_who_is_not_there_or_not_alone_is_told(node: Node, bundles: Bundles) -> 
     assert change(node, first, "--mem", "4G").returncode == 0
 
 
-def test_a_container_that_has_ended_has_no_limit(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4")
-    container = sleeper(node, bundles, "XPU_MEM=1G")
-    subprocess.run(["runc", "--root", node.state_root, "kill", container, "KILL"], check=True)
-    wait_for_end(node, node.grants()[0].pid)
-    failed = change(node, container, "--mem", "4G")
-    assert failed.returncode == 1
-    assert f"container {container} has ended" in failed.stderr
-
-
-@pytest.mark.parametrize(
-    ("amount", "told"),
-    [
-        ("6", "'6' has no unit; write 6G, 6144M or 50%"),
-        ("6X", "has an unknown unit 'X'"),
-        ("0G", "is zero"),
-        ("101%", "is not between 0% and 100%"),
-        ("", "is not an amount of memory"),
-    ],
-)
-def test_a_wrong_amount_is_wrong_usage(node: Node, amount: str, told: str) -> None:
-    wrong = change(node, "any", "--mem", amount)
+def test_a_wrong_amount_is_wrong_usage(node: Node) -> None:
+    wrong = change(node, "any", "--mem", "6")
     assert wrong.returncode == 2
-    assert told in wrong.stderr
+    assert "'6' has no unit; write 6G, 6144M or 50%" in wrong.stderr
 
 
 # At once, and cut short.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from support.sharing_time import until
 from xpu_runtime.ledger.store import Ledger
 
 from ..conftest import Node
@@ -77,21 +75,6 @@ def test_a_container_that_is_started_again_and_again_has_each_time_its_slice(
         assert node.run(bundle).stdout == "device 0: 15360 MiB free of 15360 MiB\n"
     assert kinds(node) == ["granted", "released"] * 4
     assert left(node) == []
-
-
-def test_a_limit_that_is_left_is_lifted(node: Node, bundles: Bundles) -> None:
-    """The hook is called while the container's cgroup is there."""
-    node.sim("1xT4")
-    bundle = bundles("XPU_MEM=1G", args=SLEEP)
-    container = node.start(bundle)
-    subprocess.run(["runc", "--root", node.state_root, "kill", container, "KILL"], check=True)
-    until(lambda: node.json("ps")[0]["state"] == "dead", "it has ended")
-    assert Path(node.grants()[0].cgroup).is_dir()
-    state = {"ociVersion": "1.0.2", "id": container, "status": "stopped", "bundle": str(bundle)}
-    subprocess.run(
-        [node.hook, "poststop"], input=json.dumps(state), env=node.environ, text=True, timeout=60, check=True
-    )
-    assert node.grants() == [] and left(node) == []
 
 
 @DRIVERS

@@ -349,15 +349,6 @@ def test_a_container_ends_as_ever_when_the_driver_has_died(node: Node, bundles: 
 # Limits that nothing can hold.
 
 
-def test_a_limit_that_no_backend_holds_is_refused_with_the_reason(node: Node, bundles: Bundles) -> None:
-    node.sim("4xT4-R580")
-    told = refused(node, bundles("XPU_MEM=1G", "XPU_CAPABILITIES=compute,graphics"))
-    assert "cannot hold a memory limit (R615 or newer can)" in told
-    assert "graphics, whose memory the interposer libraries do not see" in told
-    assert "enforcement.allow_unenforced does not list memory" in told
-    assert node.grants() == []
-
-
 @pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_limits_that_may_go_unheld_are_told_once_in_the_log_and_by_ps(
     node: Node, bundles: Bundles, mode: str
@@ -376,11 +367,3 @@ def test_limits_that_may_go_unheld_are_told_once_in_the_log_and_by_ps(
     (entry,) = node.json("ps")
     assert (entry["memory_strength"], entry["cores_strength"]) == ("unenforced", "unenforced")
     assert "unenforced" in node.xpu("ps").stdout
-
-
-def test_a_cap_on_cores_is_refused_where_a_hard_one_is_asked(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4")
-    told = refused(node, bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_ENFORCE=hard"))
-    assert "only a whole MIG device has a cap on cores that no program can get round" in told
-    assert "and XPU_ENFORCE=hard is set" in told
-    assert node.grants() == []

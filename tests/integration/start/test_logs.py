@@ -14,18 +14,6 @@ Bundles = Callable[..., Path]
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_misspelt_log_is_refused_like_any_other_variable(node: Node, bundles: Bundles, mode: str) -> None:
-    node.sim("1xT4-R580")
-    node.configure(f"mode: {mode}\n")
-    done = node.run(bundles("XPU_MEM=4G", "XPU_LOG=debgu", args=["true"]))
-    assert done.returncode != 0
-    assert "XPU_LOG='debgu': must be debug, " in done.stderr
-    assert "did you mean debug?" in done.stderr
-    # A container without a slice has no interposers: the variable is its programs' own.
-    assert node.run(bundles("XPU_LOG=debgu", args=["true"])).returncode == 0
-
-
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_a_debug_log_that_nobody_writes_is_told(node: Node, bundles: Bundles, mode: str) -> None:
     """R615 holds limits itself: there are no interposers in the container."""
     node.sim("1xT4-R615")

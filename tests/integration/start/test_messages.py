@@ -160,14 +160,6 @@ def test_the_first_value_is_of_the_first_device_that_the_container_sees(node: No
     assert done.stdout.split() == ["0,", "2048", "MiB", "1,", "1024", "MiB"]
 
 
-def test_a_wrong_annotation_is_told_under_its_own_name(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4")
-    bundle = bundles(change=lambda spec: spec.update(annotations={"yoyoworks.com/xpu-mem": "2Q"}))
-    told = refused(node, bundle)
-    assert told.startswith("yoyoworks.com/xpu-mem: '2Q': ")
-    assert "XPU_MEM" not in told
-
-
 def test_the_devices_of_the_policy_hold_for_the_privileged_too(node: Node) -> None:
     node.sim("2xT4")
     node.configure("policy: {devices: [1]}\n")
@@ -214,10 +206,3 @@ def test_a_limit_that_the_container_could_lift_is_recorded_and_shown_as_soft(
     told = explained(node, "--privileged", *asked("XPU_MEM=1G"))[1]
     assert "memory: held by driver (soft)" in told
     assert "the container has CAP_SYS_ADMIN, and could lift the limit that the driver holds" in told
-
-
-def test_hard_is_refused_to_a_container_that_could_lift_its_limit(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4")
-    told = refused(node, bundles("XPU_MEM=4G", "XPU_ENFORCE=hard", change=admin))
-    assert "CAP_SYS_ADMIN, and could lift a limit that the driver holds, and XPU_ENFORCE=hard is set" in told
-    assert node.grants() == []

@@ -58,29 +58,6 @@ def test_the_way_that_the_configuration_names_is_taken(node: Node, bundles: Bund
     assert (bundle / "config.json.xpu").exists() == (mode == "spec")
 
 
-def test_a_container_with_a_user_namespace_gets_its_slice_by_its_spec(node: Node, bundles: Bundles) -> None:
-    def in_user_namespace(spec: dict[str, Any]) -> None:
-        spec["linux"]["namespaces"].append({"type": "user"})
-        for kind in ("uidMappings", "gidMappings"):
-            spec["linux"][kind] = [{"containerID": 0, "hostID": 100_000, "size": 65_536}]
-
-    node.sim("1xT4")
-    script = ["sh", "-c", "cat /proc/self/uid_map; cuda-probe info; nvidia-smi -L; cat /dev/nvidia0"]
-    bundle = bundles("XPU_MEM=1G", args=script, change=in_user_namespace)
-    for folder in (node.folder, bundle, bundle / "rootfs"):
-        folder.chmod(0o755)
-    subprocess.run(
-        ["chown", "--recursive", "--no-dereference", "100000:100000", bundle / "rootfs"], check=True
-    )
-    done = node.run(bundle)
-    assert "100000" in done.stdout, done.stderr
-    assert "1024 MiB free of 1024 MiB" in done.stdout, done.stderr
-    assert "Tesla T4" in done.stdout
-    assert "No such device or address" in done.stderr
-    assert spec_of(bundle)["hooks"]["createRuntime"][0]["args"][-2] == "--grant"
-    assert node.grants() == []
-
-
 @pytest.fixture
 def char_links() -> Iterator[Path]:
     """/dev/char, whose links are afterwards as they were."""

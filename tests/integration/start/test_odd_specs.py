@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -132,39 +131,3 @@ def test_bytes_that_are_no_utf8_in_a_variable_of_ours_are_refused(node: Node, bu
     config = bundle / "config.json"
     config.write_bytes(config.read_bytes().replace(b"PLACE", b"\xff"))
     assert "XPU_MEM" in refused(node, bundle)
-
-
-_CACHES = ("inventory.json", "config.json", "runtimes.json")
-
-
-@pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_caches_that_were_cut_short_stop_nobody_and_are_made_anew(
-    node: Node, bundles: Bundles, mode: str
-) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
-    bundle, silent = bundles("XPU_MEM=1G", args=["cuda-probe", "info"]), bundles(args=_SAY)
-    assert node.run(bundle).returncode == 0
-    for keep in (0.99, 0.5, 0.1):
-        whole = {name: (node.run_dir / name).read_bytes() for name in _CACHES}
-        for name, data in whole.items():
-            (node.run_dir / name).write_bytes(data[: int(len(data) * keep)])
-        (node.run_dir / "launcher.conf").unlink()
-        done = node.run(silent)
-        assert (done.returncode, done.stdout, done.stderr) == (0, _SAID, "")
-        done = node.run(bundle)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "device 0: 1024 MiB free of 1024 MiB\n", "")
-        for name, data in whole.items():
-            assert json.loads((node.run_dir / name).read_bytes()).keys() == json.loads(data).keys(), name
-
-
-def test_a_state_that_was_cut_short_is_refused_in_plain_words(node: Node) -> None:
-    done = subprocess.run(
-        [node.hook, "createRuntime"],
-        input='{"id": "x", "bund',
-        env=node.environ,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("xpu: the container state on standard input cannot be read: ")

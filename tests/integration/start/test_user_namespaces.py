@@ -61,6 +61,8 @@ def test_its_root_folder_may_be_the_hosts_roots(node: Node, bundles: Bundles, mo
     assert "Tesla T4" in done.stdout, done.stderr
     assert "No such device or address" in done.stderr
     assert owners(root, before) == {MAPPED}
+    (hook,) = json.loads((bundle / "config.json").read_text())["hooks"]["createRuntime"]
+    assert ("--grant" in hook["args"]) == (mode == "auto")
     assert node.grants() == []
 
 

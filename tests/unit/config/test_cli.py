@@ -72,16 +72,6 @@ def test_the_list_of_commands_is_the_table_s() -> None:
     assert [line.split()[0] for line in listed if line.startswith("  ") and line[2] != " "] == list(COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "command", [["config"], ["config", "check"], ["config", "show"], ["config", "default"]]
-)
-def test_help_has_an_example(command: list[str]) -> None:
-    done = xpu(*command, "--help")
-    assert done.returncode == 0
-    assert "Example:\n" in done.stdout
-    assert "xpu config" in done.stdout.partition("Example:\n")[2]
-
-
 def test_check_of_a_good_file_says_ok(write_config: Write) -> None:
     file = write_config("mode: hook\n")
     done = xpu("config", "check")

@@ -174,29 +174,6 @@ def test_no_versions(text: str) -> None:
     assert require.version(text) is None
 
 
-@pytest.mark.parametrize(
-    ("condition", "holds"),
-    [
-        ("driver>=535", True),
-        ("driver>=535.1", False),
-        ("driver>535", False),
-        ("driver>534.9", True),
-        ("driver<=535.0.0", True),
-        ("driver<535", False),
-        ("driver<535.0.1", True),
-        ("driver=535", True),
-        ("driver!=535.0", False),
-        ("brand=TESLA", True),
-        ("brand!=tesla", False),
-        ("brand!=quadro", True),
-        ("arch>=1.0", False),
-    ],
-)
-def test_conditions_at_the_version_that_there_is(condition: str, holds: bool) -> None:
-    ((conditions,),) = (require.parse(condition),)
-    assert require.holds(conditions[0], {"driver": "535.0", "brand": "Tesla", "arch": ""}) is holds
-
-
 # ---- placement ----
 
 

@@ -97,6 +97,7 @@ def test_with_an_older_driver_the_interposers_hold_memory(interposers: None) -> 
     ("variables", "found", "device", "why"),
     [
         ({"XPU_CAPABILITIES": "compute,graphics"}, "580.82.07", GPU, "graphics, whose memory the interposer"),
+        ({"XPU_CAPABILITIES": "compute,display"}, "580.82.07", GPU, "display, whose memory the interposer"),
         ({}, "460.91.03", GPU, "need driver R470 or newer, not 460.91.03"),
         ({"XPU_ENFORCE": "library"}, "580.82.07", AMD, "library cannot hold limits of amd devices"),
     ],
@@ -114,7 +115,7 @@ def test_where_the_interposers_cannot_hold_memory_the_reason_is_told(
 def test_without_interposers_an_older_driver_cannot_hold_memory() -> None:
     _, reason = outcome({"XPU_MEM": "4G"}, R580)
     assert reason is not None
-    assert "driver 580.82.07 cannot hold a memory limit" in reason
+    assert "driver 580.82.07 cannot hold a memory limit (R615 or newer can)" in reason
     assert "libcuda.so.1 is missing: install the runtime again" in reason
     assert "enforcement.allow_unenforced does not list memory" in reason
 

@@ -67,11 +67,6 @@ def test_values_go_to_devices_in_the_order_in_which_the_container_sees_them() ->
     assert amounts_of(place(ask(MEM="3G", COUNT="2"), FOUR, uses)) == [("1", 3), ("2", 3)]
 
 
-def test_values_go_with_the_names_where_devices_are_named() -> None:
-    named = candidates(device(3), device(1))
-    assert amounts_of(place(ask(MEM="1G,2G", VISIBLE_DEVICES="3,1"), named, {})) == [("3", 1), ("1", 2)]
-
-
 def test_values_that_fit_in_another_order_only_are_refused_with_that_order() -> None:
     node = candidates(device(0, 8 * GIB), device(1, 16 * GIB))
     assert amounts_of(place(ask(MEM="4G,12G"), node, {})) == [("0", 4), ("1", 12)]
@@ -93,21 +88,6 @@ def test_a_whole_device_is_an_untouched_one_and_then_nobody_elses() -> None:
     taken = {"GPU-0": Use(15 * GIB, 0, 1, True)}
     refused = place(ask(MEM="1G"), candidates(device(0)), taken, oversubscribe=2.0)
     assert isinstance(refused, Refusal)
-
-
-def test_memory_is_granted_twice_only_where_the_configuration_says_so() -> None:
-    uses = {"GPU-0": Use(15 * GIB, 0, 1)}
-    assert isinstance(place(ask(MEM="5G"), candidates(device(0)), uses), Refusal)
-    assert indexes(place(ask(MEM="5G"), candidates(device(0)), uses, oversubscribe=1.5)) == ["0"]
-
-
-def test_cores_never_pass_a_hundred() -> None:
-    uses = {"GPU-0": Use(GIB, 80, 1)}
-    refused = place(ask(MEM="1G", CORES="30"), candidates(device(0)), uses)
-    assert isinstance(refused, Refusal)
-    assert refused.code == "not-enough-cores"
-    assert refused.nearest == {"XPU_MEM": "1G", "XPU_CORES": "20"}
-    assert "20% cores free, 30% requested" in refused.line()
 
 
 def test_a_refusal_tells_what_is_free_of_each_device_and_what_would_fit() -> None:

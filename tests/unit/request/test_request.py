@@ -57,8 +57,6 @@ def test_listed_devices_are_counted() -> None:
         (["XPU_MEM=1,5", "XPU_COUNT=2"], ["did you mean 1M or 1G?"]),
         (["XPU_GPUS=1"], ["XPU_GPUS='1'", "unknown variable"]),
         (["XPU_CORES=33"], ["XPU_CORES='33'", "5 to 100 in steps of 5", "did you mean 35?"]),
-        (["XPU_CORES=0"], ["did you mean 5?"]),
-        (["XPU_CORES=120"], ["did you mean 100?"]),
         (["XPU_CORES=lots"], ["XPU_CORES='lots'"]),
         (["XPU_CORES=10,20"], ["must be a percentage", "one value holds for all devices"]),
         (["XPU_ENFORCE=soft"], ["must be one of auto", "auto takes the strongest there is, hard or soft"]),

@@ -21,6 +21,8 @@ T4 = {"cuda": "12.4", "driver": "550.90.07", "arch": "7.5", "brand": "tesla"}
         ("cuda!=12.4", False),
         ("cuda>=13.0", False),
         ("driver>=535", True),
+        ("driver<=550.90.7.0", True),
+        ("driver>550.90", True),
         ("driver<551", True),
         ("driver<550", False),
         ("arch>=8.0", False),
