@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from xpu_runtime import textfile
-from xpu_runtime.engines import ENGINES, RUNTIME_NAME, engine
+from xpu_runtime.engines import ENGINES, engine
 from xpu_runtime.errors import ConfigError
 
 PROGRAM = "/bin/true"
@@ -205,10 +205,3 @@ def test_a_runtime_path_that_is_not_absolute_is_a_usage_error(tmp_path: Path, xp
 def test_an_unknown_engine_is_a_usage_error_that_names_the_known_ones(xpu: Any) -> None:
     done = xpu("runtime", "configure", "dokcer")
     assert done.returncode == 2 and all(name in done.stderr for name in ENGINES)
-
-
-@pytest.mark.parametrize("verb", [[], ["configure"], ["unconfigure"]])
-def test_help_has_an_example(xpu: Any, verb: list[str]) -> None:
-    done = xpu("runtime", *verb, "--help")
-    assert done.returncode == 0 and "Example:\n" in done.stdout
-    assert f"runtime `{RUNTIME_NAME}`" in done.stdout

@@ -326,7 +326,9 @@ def test_a_damaged_quota_page_is_told(folder: Path) -> None:
 
 
 def test_a_limit_is_one_store(folder: Path) -> None:
+    fixed = (folder / pages.QUOTA).read_bytes()[:2048]
     with pages.OpenQuota(str(folder)) as page:
         for limit in (None, 0, 1, GIB, (1 << 64) - 2):
             page.set_limit(0, limit)
             assert list(pages.quota(str(folder)).limits) == [limit]
+    assert (folder / pages.QUOTA).read_bytes()[:2048] == fixed  # of which the CRC is

@@ -130,17 +130,3 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "held at": pages.COMPUTE_WORDS[3],
         "paid at": pages.COMPUTE_WORDS[4],
     }
-
-
-def test_a_limit_that_is_changed_is_read_back(tmp_path: Path) -> None:
-    pages.create(str(tmp_path), "c1", (pages.Entry("GPU-00112233-4455-6677-8899-aabbccddeeff", GIB),))
-    before = (tmp_path / "quota").read_bytes()
-    assert list(pages.quota(str(tmp_path)).limits) == [GIB]
-    with pages.OpenQuota(str(tmp_path)) as page:
-        page.set_limit(0, 3 * GIB)
-    assert list(pages.quota(str(tmp_path)).limits) == [3 * GIB]
-    with pages.OpenQuota(str(tmp_path)) as page:
-        page.set_limit(0, None)
-    assert list(pages.quota(str(tmp_path)).limits) == [None]
-    # The part that the CRC is of stays as it was.
-    assert (tmp_path / "quota").read_bytes()[:2048] == before[:2048]

@@ -49,10 +49,6 @@ def test_spread_takes_the_emptiest() -> None:
     assert indexes(place(ask(MEM="4G"), FOUR, uses, policy="spread")) == ["3"]
 
 
-def test_several_devices_are_different_ones() -> None:
-    assert sorted(indexes(place(ask(MEM="4G", COUNT="3"), FOUR, {}))) == ["0", "1", "2"]
-
-
 def amounts_of(outcome: tuple[Slice, ...] | Refusal) -> list[tuple[str, int]]:
     assert not isinstance(outcome, Refusal), outcome.line()
     return [(part.device_index, part.memory_bytes // GIB) for part in outcome]
