@@ -115,14 +115,6 @@ def test_an_annotation_asks_for_a_slice_and_wins_over_the_variable(ctr: Ctr) -> 
     assert "of 4096 MiB" in done.out, done
 
 
-def test_where_variables_are_not_accepted_an_annotation_is(ctr: Ctr, node: Node) -> None:
-    node.configure("policy:\n  accept_env_when_unprivileged: false\n")
-    done = ctr.run(["--env", "XPU_MEM=4G"], "true")
-    assert done.status == 1
-    assert "policy.accept_env_when_unprivileged is false" in done.error
-    assert "of 4096 MiB" in ctr.run(["--annotation", "yoyoworks.com/xpu-mem=4G"], "cuda-probe", "info").out
-
-
 def test_a_refusal_is_ctrs_error_with_the_nearest_request(ctr: Ctr, node: Node) -> None:
     ctr.start(["--env", "XPU_MEM=13G"], "sleep", "1000")
     done = ctr.run(["--env", "XPU_MEM=4G"], "true")
