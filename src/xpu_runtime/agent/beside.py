@@ -1,6 +1,6 @@
-"""Processes of the agent's own that run beside its loop, so that no round waits for who asks them.
+"""Processes of the agent beside its loop, so that no round waits for their clients.
 
-Each is forked from the agent, is killed with it, however that ends, and is started again where it ends.
+Each is forked from the agent, is killed when the agent ends, and is started again when it ends itself.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import NoReturn
 from xpu_runtime.agent.status import inode, remove
 from xpu_runtime.linux.child import end_with, keep_only
 
-#: Seconds until what has ended, or could not be started, is tried again.
+#: Seconds until a process that has ended, or could not be started, is started again.
 AGAIN_S = 10.0
 
 
 class Beside:
-    """One process; made by who holds the agent's lock. `what` names it in the log: "what serves metrics"."""
+    """One process; only the holder of the agent's lock makes one. `what` is its name in the log."""
 
     def __init__(
         self, what: str, nice: int, life: Callable[[], None], socket: str, log: Callable[[str], None]
     ) -> None:
-        """`life` is called in the process, which ends when it returns; `socket` names the one that it listens
-        on, in the run folder; `nice` is its priority, or the agent's where that is lower."""
+        """`life` is called in the process, which ends when it returns; `socket` is the name of its socket in
+        the run folder; `nice` is its priority, or the agent's if that is lower."""
         self._what = what
         self._nice = nice
         self._life = life
@@ -37,8 +37,8 @@ class Beside:
         self._not_before = 0.0
 
     def look(self) -> None:
-        """Starts the process where there is none: at first, when it has ended, and once it is killed because
-        nobody finds its socket any more. Never waits."""
+        """Starts the process if there is none: at first, when it has ended, and after it was killed because
+        its socket is gone. Never waits."""
         now = time.monotonic()
         if self._child and not _has_ended(self._child):
             found = inode(self._socket)

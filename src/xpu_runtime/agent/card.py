@@ -1,13 +1,12 @@
-"""One device and the slices on it: what they want is read, decided, and written into their pages.
+"""One device and its slices: reads their demand, decides shares, and writes these into their pages.
 
-Values come from demand.py and go through policy.py. A slice that is held more strictly (crosscheck.py) has no
-more than that allows, whatever is decided.
+Values come from demand.py and go through policy.py. A slice that is held more strictly (crosscheck.py) never
+gets more than that allows.
 
-The agent's time goes into looks at pages, so that a slice is looked at as often as it matters. Where somebody
-wants more than its own, those from whom it is borrowed are looked at each round: they are to have it back
-within 100 ms, and what they do not want any more is not to lie idle. One with a backlog is looked at the more
-often the larger its share. Where nobody is at work, or there is nobody to lend to, a few looks a second are
-enough.
+Looks at pages take most of the agent's time, so a slice is looked at only as often as it matters. If a slice
+borrows, its lenders are looked at each round: they must get their share back within 100 ms, and a share that
+they do not want must not lie idle. A slice with a backlog is looked at the more often the larger its share.
+If no slice is at work, or none can borrow, a few looks a second are enough.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _S = 1_000_000_000
 ROUND_NS = _S // 50
 #: Between two looks at a slice with a backlog: this, divided by its share of the device.
 _BACKLOG_NS, _LONGEST_BACKLOG_NS = ROUND_NS // 2, 4 * ROUND_NS
-#: At one without, where nobody wants more than what is its own.
+#: For a slice without a backlog, while no slice wants more than its own share.
 _UNLENT_NS = 4 * ROUND_NS
 #: At all, where nothing is shared now.
 LOOK_NS = int(LOST_S * _S) * 2 // 5
@@ -70,18 +69,18 @@ class Watched:
         self.look_at = 0
         #: Whether its share is ever another than its cap.
         self.governed = self.demand.governed
-        #: What it may have now (`set_share`), and the highest since that was asked last.
+        #: Its present share (`set_share`), and the highest one since the last question.
         self.share = self._highest = self.demand.cap
         #: Whether something other than 0 is in its page.
         self.adjusted = True
 
     @property
     def told(self) -> bool:
-        """Whether its page is to have a share."""
+        """Whether a share must be written into its page."""
         return self.governed or self.debt.held
 
     def reread(self) -> bool:
-        """Takes over what `xpu set` has changed; whether that is anything."""
+        """Takes over changes by `xpu set`; returns whether there were any."""
         terms = self.page.terms()
         if terms == self._terms:
             return False
@@ -111,9 +110,9 @@ class Watched:
             self.page.adjust(0)
 
     def write(self, number: int) -> None:
-        """Writes its share, or what it is held to if that is less, with the number of the agent's round."""
+        """Writes its share, or the stricter hold if that is less, with the number of the agent's round."""
         if self.debt.held:
-            # Whatever others leave: it is to come to its cap, by the driver's samples.
+            # Regardless of unused shares: it must come down to its cap, by the driver's samples.
             self.share = min(self.share, self.debt.share(self.demand.cap))
         elif not self.governed:
             self.free()
@@ -130,7 +129,7 @@ class Card:
         #: As the driver writes it; "": not known yet.
         self.name = ""
         self.slices: list[Watched] = []
-        #: Whether the driver tells what processes use of it; None: not asked yet.
+        #: Whether the driver reports its use by process; None: not asked yet.
         self.compared: bool | None = None
         #: A slice is at work whose share depends on others, or was a moment ago.
         self.busy = False
@@ -140,9 +139,9 @@ class Card:
         self.due = 0
         #: There are others to lend to, or to take back from.
         self._contended = False
-        #: A slice wants what others leave, which it has, or will have until it is to be given back.
+        #: A slice borrows, or is about to.
         self._borrowing = False
-        #: What a slice wants has changed since the last decision.
+        #: A slice's demand has changed since the last decision.
         self._changed = True
         self._shares: list[int] = []
         self._working = False
@@ -150,20 +149,20 @@ class Card:
         self._written_at = 0
 
     def reread(self) -> None:
-        """Takes over what `xpu set` has changed in the pages."""
+        """Takes over changes by `xpu set` in the pages."""
         changed = False
         for each in self.slices:
             changed = each.reread() or changed
         if changed:
             self.arrange()
             if not self.busy:
-                # No round decides while nobody is at work: what is told of the slices are their caps.
+                # No round decides while no slice is at work: their reported shares are their caps.
                 for each in self.slices:
                     if not each.debt.held:
                         each.free()
 
     def arrange(self) -> None:
-        """After a change of the slices, of their caps and policies, or of who is held."""
+        """Called after a change of the slices, of their caps and policies, or of holds."""
         self._changed = True
         self.told = any(each.told for each in self.slices)
         self._contended = sum(each.demand.cap > 0 for each in self.slices) > 1
@@ -173,7 +172,8 @@ class Card:
                 each.free()
 
     def round(self, now: int, number: int, round_ns: int) -> bool:
-        """Looks at the slices whose turn it is, and decides; whether it wrote anything, with this number.
+        """Looks at the slices whose turn it is, and decides; returns whether it wrote anything, with this
+        number.
 
         `round_ns`: between two looks at slices that have lent. All looks are at multiples of it, so that
         those of several devices are at the same time.
@@ -247,7 +247,7 @@ class Card:
         return wrote
 
     def _rest(self, number: int) -> None:
-        """Nobody is at work: all have their caps, and who is held stays so."""
+        """No slice is at work: all get their caps; held slices stay held."""
         self._changed = True
         self._borrowing = False
         for each in self.slices:

@@ -1,8 +1,8 @@
-"""What is served, made in a process of its own, asked for by one that must not wait (linux/bounded.py).
+"""Makes the served pages in a process of its own, for a caller that must not wait (linux/bounded.py).
 
-It is started when it is first asked, and ended when nobody has asked for a while, or after an hour: what a
-driver's library loses of its memory comes back. One thing is made after the other, each once for all who wait
-for it, and a sample for the history where one is due. What it makes is not known here.
+The process is started by the first question, and ended after a while without one, or after an hour: that
+frees memory which a driver's library leaks. It makes one page after the other, each once for all waiting
+clients, and a sample for the history when one is due. Independent of the pages' content.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from xpu_runtime.http_server import Reply
 from xpu_runtime.linux.bounded import Asked
 from xpu_runtime.value import Value
 
-#: It is ended when nobody has asked for so many seconds, and after the first answer when it is so old.
+#: Seconds without a question until it is ended; and its greatest age, after which the next answer is its
+#: last.
 _IDLE_S = 300.0
 _OLDEST_S = 3600.0
-#: An answer serves all who ask within so many seconds.
+#: Seconds for which an answer serves all clients.
 _FRESH_S = 1.0
 
-#: Called in the process; what it returns makes a page, of what is asked.
+#: Called in the process; the returned function makes a page for a question.
 Make = Callable[[], Callable[[bytes], bytes]]
 
 
 class Page(Value):
-    """What the process makes when it is asked `question`."""
+    """A page that the process makes for `question`."""
 
     question: bytes
     content_type: str
-    #: What is done with that, and answered of it; None: it is answered as it is.
+    #: Turns the page into an answer; None: the page is the answer.
     taken: Callable[[bytes], bytes] | None = None
-    #: What is answered where nothing was made, of the reason; None: that, with status 503.
+    #: The answer without a page, from the reason; None: the reason, with status 503.
     missing: Callable[[str], bytes] | None = None
 
     def answer(self, content: bytes, error: str) -> Answer:
-        """What everybody is told of that."""
+        """The answer to all clients."""
         if not error:
             return Answer(200, self.content_type, self.taken(content) if self.taken else content)
         if self.missing is None:
@@ -46,22 +47,24 @@ class Page(Value):
 
 
 class Collector:
-    """One process at a time, and those who wait for it."""
+    """One process at a time, and its waiting clients."""
 
-    #: Seconds for an answer. Prometheus itself waits for 10, and what is told without one takes some as well.
+    #: Seconds for an answer. Prometheus itself waits for 10, and the answer without a page takes some time as
+    #: well.
     longest_s = 7.0
 
     def __init__(self, make: Make, history: History) -> None:
-        """`make` is called in the process, once, and what it returns for each question: XpuError of both."""
+        """`make` is called in the process, once, and the returned function for each question; both may raise
+        XpuError."""
         self._asked = Asked(lambda: _pages(make))
         self._history = history
         self._started = 0.0
         #: When a process that nobody asks is to be closed; None: it is at work, or there is none.
         self._idle_until: float | None = None
         self._is_asked = False
-        #: What is made now; None: nothing, or a sample.
+        #: The question that is being answered; None: none, or a sample.
         self._page: Page | None = None
-        #: Those who wait, by what for; who has waited longest first.
+        #: Waiting clients by question; the longest wait first.
         self._waiting: dict[Page, list[Reply]] = {}
         #: When it was made, and the answer.
         self._fresh: dict[Page, tuple[float, Answer]] = {}
@@ -78,7 +81,7 @@ class Collector:
         return self._asked.fileno()
 
     def ask(self, page: Page, reply: Reply) -> None:
-        """Answers now, where that was made a moment ago, or once it is made."""
+        """Answers now if the page was made a moment ago, otherwise once it is made."""
         found = self._fresh.get(page)
         if found is not None and time.monotonic() - found[0] < _FRESH_S:
             reply(found[1])
@@ -87,7 +90,7 @@ class Collector:
             self.step()
 
     def step(self) -> None:
-        """Does what there is to do; waits for nothing."""
+        """One step of the work; waits for nothing."""
         if self._idle_until is not None and time.monotonic() >= self._idle_until:
             self.close()
         while self._is_asked or self._ask():
@@ -108,7 +111,8 @@ class Collector:
         self._asked.close()
 
     def _ask(self) -> bool:
-        """Asks for what is waited for longest, or for a sample where one is due; whether there is any."""
+        """Asks for the page with the longest wait, or for a sample if one is due; returns whether there is
+        any."""
         self._page = next(iter(self._waiting), None)
         due = self._history.due
         if self._page is None and (due is None or time.monotonic() < due):
@@ -132,7 +136,7 @@ class Collector:
             self._history.missed()
         else:
             self._history.taken(content)
-        if error and self.fileno() is None:  # who waits for something else would wait as long
+        if error and self.fileno() is None:  # clients of another page would wait as long
             for page in list(self._waiting):
                 self._tell(page, b"", error)
 

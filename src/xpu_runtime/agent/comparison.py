@@ -1,7 +1,7 @@
-"""Slices' use by the driver's samples, compared with what they were allowed.
+"""Compares slices' use by the driver's samples with their allowed shares.
 
-The samples are of processes; whose a process is, is told by the containers' cgroups. What follows from them
-is crosscheck.py's to know, and how the driver is asked observe/samples.py's.
+The samples are of processes; the containers' cgroups tell a process's slice. crosscheck.py decides about
+holds, and observe/samples.py asks the driver.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from xpu_runtime.limits.compute import WHOLE
 from xpu_runtime.observe.samples import Samples, Utilization
 
 _S = 1_000_000_000
-#: Between two questions to the driver on average, and where it has just said that nobody is at work. Not at
-#: equal distances: a load of the same period would always be met at work, where only the last sample is told.
+#: Seconds between two questions to the driver: on average, and after an answer without any work. Not at equal
+#: distances: a load of the same period would always be met at work, where only the last sample is told.
 _ASK_NS, _ASK_IDLE_NS = _S, 3 * _S
-#: Which process is of which container is remembered so long: process ids are used again.
+#: Seconds for which a process's container is remembered: process ids are used again.
 _OWNERS_NS = 10 * _S
 #: Without a slice the driver is kept open so long: one container often follows another.
 _LET_GO_NS = 10 * _S
@@ -37,7 +37,7 @@ _LONGEST_S = 5.0
 
 
 class Comparison:
-    """Asks the driver now and then, and notes in the slices' debts what it says. `log` is for people."""
+    """Asks the driver now and then, and adds its samples to the slices' debts. `log` is for people."""
 
     def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
         """`opener`: as of Samples."""
@@ -85,7 +85,7 @@ class Comparison:
         now = time.monotonic_ns()
         seconds = min((now - self._taken_at) / _S, _LONGEST_S)
         self._taken_at = now
-        # Only what is at work costs a look each second.
+        # Only working processes cost a look each second.
         self._ask_every = _ASK_NS if any(utilization.values()) else _ASK_IDLE_NS
         if not self._know_grants(cards):
             return
@@ -106,7 +106,7 @@ class Comparison:
         self._events.write()
 
     def _note(self, card: Card, compared: bool) -> None:
-        """Says, once, where nobody can tell whether a cap holds, as on MIG devices."""
+        """Logs, once, that caps cannot be checked on a device, such as a MIG device."""
         if compared is card.compared:
             return
         card.compared = compared
@@ -141,7 +141,7 @@ class Comparison:
         self._events.add(kind, grant.container_id if grant else each.container, part, text)
 
     def _know_grants(self, cards: Collection[Card]) -> bool:
-        """Reads the ledger, where grants have changed; whether it is known whose processes are whose."""
+        """Reads the ledger if grants have changed; returns whether processes can be assigned to slices."""
         if self._grants:
             return True
         waiting.allow(_LEDGER_S)
@@ -157,7 +157,7 @@ class Comparison:
                 if grant is not None and each.position < len(grant.slices):
                     slice_ = grant.slices[each.position]
                     card.name = slice_.device_uuid
-                    # What runs side by side is one process's to the driver: the server's.
+                    # The driver counts processes that run side by side as one: the server.
                     holder = registry.known_holder(slice_, CORES)
                     each.sampled = holder is None or not holder.SIDE_BY_SIDE
         return True

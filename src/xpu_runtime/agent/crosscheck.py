@@ -1,54 +1,55 @@
-"""Whether a slice used more of its device than it was allowed, by the driver's samples; and what then holds.
+"""Whether a slice used more of its device than its allowed share, by the driver's samples; and the hold that
+follows.
 
-What a container says of itself is in a page that it can write: it can claim to have used nothing, or set back
-the word that its launches are paced by. So none of it counts here. The driver's samples of a process's
-utilization are whole percents of up to a second each, late, and sometimes missing; kernels may be as long as
-they. What they show beyond the allowed share is therefore added up, less their error, and only when it is
-more than long kernels and an unlucky series of samples come to, the slice is held: it is stopped while it has
-used more than its cap. A missing sample accuses nobody. Values in, values out; no driver is known here.
+A container can write its own page: it can claim to have used nothing, or set back the word that paces its
+launches. So nothing of it counts here. The driver's samples of a process's utilization are whole percents of
+up to a second each, late, and sometimes missing; kernels may be as long as they. Use beyond the allowed share
+is therefore added up, less the samples' error. Only when the sum is more than long kernels and an unlucky
+series of samples can explain, the slice is held: it is stopped while it has used more than its cap. A missing
+sample is no evidence. Values in, values out; knows no driver.
 """
 
 from __future__ import annotations
 
 #: A sample may be wrong by so much of the device: whole percents, of windows that are not ours.
 ERROR = 0.05
-#: While a slice is held its cap is what counts; a small error remains, so that an honest one is let go.
+#: While a slice is held its cap counts; a small error remains, so that an honest slice is released.
 _ERROR_HELD = 0.01
 #: A process's sample is a whole percent, and may be so much more than it used: of dozens of processes in one
 #: container that is more than ERROR.
 _ROUNDED = 0.005
-#: Seconds of the device's time beyond what was allowed, at which a slice is held. Two kernels may run before
+#: Seconds of the device's time beyond the allowed share at which a slice is held. Two kernels may run before
 #: the first is measured (docs/concepts/compute.md), and where a driver tells of its last sample alone, 0.3 s
 #: of each second can look like 0.6 for a while.
 TOLERANCE_S = 5.0
 #: Owing more, a held slice is stopped; else it has its cap, and pays by itself what it paces itself by. A
-#: share in between would make it pay twice: what it owes itself is reckoned by its share.
+#: share in between would make it pay twice: its own debt is counted by its share.
 _STOPPED_S = 0.5
 #: More is not remembered: a container that has mended its ways must not wait for hours.
 _MOST_S = 60.0
 #: So long without debt, and a held slice is let go.
 _PROBATION_S = 10.0
-#: What was allowed in the last checks counts: samples are late.
+#: The allowed shares of the last checks count: samples are late.
 _LATE_CHECKS = 4
 
 
 class Debt:
-    """What one slice owes."""
+    """One slice's debt."""
 
     __slots__ = ("_allowed", "_clean_s", "held", "owed")
 
     def __init__(self) -> None:
-        #: Seconds of the device's time used beyond what was allowed.
+        #: Seconds of the device's time used beyond the allowed share.
         self.owed = 0.0
         self.held = False
         self._allowed: list[float] = []
         self._clean_s = 0.0
 
     def check(self, seconds: float, utilization: float | None, allowed: float, cap: float) -> None:
-        """Counts the last `seconds`, in which the driver says that the slice used so much of its device.
+        """Counts the slice's use of its device in the last `seconds`, by the driver.
 
-        None: the driver had an answer and nothing in it of this slice. Where it gave no answer at all, do not
-        call this: what holds then stays as it is. `allowed` and `cap` are shares, 0 to 1.
+        None: the driver answered, without a sample of this slice. Without any answer, do not call this: a
+        hold then stays as it is. `allowed` and `cap` are shares, 0 to 1.
         """
         self._allowed = [*self._allowed[1 - _LATE_CHECKS :], allowed]
         if self.held:
@@ -63,15 +64,15 @@ class Debt:
             self.held, self._clean_s = True, 0.0
 
     def share(self, cap: int) -> int:
-        """What a held slice with this cap may use now, in the unit of the cap."""
+        """The present share of a held slice with this cap, in the unit of the cap."""
         return 0 if self.owed > _STOPPED_S else cap
 
 
 def by_slice(samples: dict[int, float], owners: dict[int, int], slices: set[int]) -> dict[int, float] | None:
     """The driver's samples of one device (process: 0 to 1) as one for each of the `slices` on it.
 
-    `owners`: the slice of each process. What each has used at least counts. None where they are no evidence:
-    together they are more than the device has, so that they do not tell whose it was.
+    `owners`: the slice of each process. The least possible use of each counts. None if the samples are no
+    evidence: if they add up to more than the device has, they do not show whose use it was.
     """
     found: dict[int, float] = {}
     for pid, busy in samples.items():

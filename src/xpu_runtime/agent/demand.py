@@ -1,11 +1,11 @@
-"""What a slice wants of its device, by what its container's page says from round to round.
+"""A slice's demand for its device's time, by its container's page from round to round.
 
 The container writes that page: it can claim to want its share for ever, or never. Neither gives it more than
-an honest claim does: its cap, and of what is left a part beside others (policy.py). Numbers that are no
-counter's are bounded here. No page is read and nothing is decided here.
+an honest claim does: its cap, and a part of unused shares beside others (policy.py). Implausible numbers are
+bounded here. This module reads no page and decides nothing.
 
-The agent's time goes into looks, dozens a second at each slice, and hardly one of them finds what matters:
-`see` takes in what a look found and says whether it does; only then is the wish reckoned anew.
+Looks take most of the agent's time, dozens a second at each slice, and hardly one of them matters: `see`
+takes a look's values and tells whether they matter; only then is the demand computed anew.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ MS = 1_000_000
 #: each 2 ms, and what is under way takes up to 20 ms. A shorter pause is not worth lending: by the time that
 #: a neighbour could use it, it has to give it back.
 HOLD_NS = 35 * MS
-#: After a longer pause than this it is not known any more what a slice uses. Before, its use goes on: one
-#: that answers a request now and then does not take back its whole cap for each.
+#: After a longer pause than this a slice's use is unknown. Before, it counts as going on: one that answers a
+#: request now and then does not take back its whole cap for each.
 _FORGET_NS = 300 * MS
 #: Use is measured over windows of at least this: kernels of tens of ms are charged in one piece.
 _WINDOW_NS = 100 * MS
-#: What is charged between two looks and takes longer than this is on the device for as long as it takes.
+#: A charge between two looks that is longer than this occupies the device for its whole length.
 _LONG_NS = 20 * MS
 #: Charged in one piece, at most: a longer kernel, or a container that writes nonsense, counts as this.
 _LONGEST_NS = 30_000 * MS
 #: A slice that uses this much of its share wants it, whether it was seen to wait or not.
 _ABOUT = 0.9
-#: What a slice without a backlog may use next: half as much again as its recent peak, and 2 %. Less would let
+#: The next share of a slice without a backlog: half as much again as its recent peak, and 2 %. Less would let
 #: a neighbour's use slow it down, which would look as if it needed less still.
 _HEADROOM, _LEAST = 1.5, 200
 #: The recent peak fades by half in a second.
@@ -76,18 +76,18 @@ class Demand:
 
     @property
     def is_active(self) -> bool:
-        """Whether it used the device or waited for it, when that was reckoned last."""
+        """Whether it used the device or waited for it, at the last computation."""
         return self.wish.need > 0
 
     @property
     def borrows(self) -> bool:
-        """Whether it makes use of more than its own, where others leave that."""
+        """Whether it can use more than its own share when others leave some."""
         if self.priority == LOW:
             return self.is_active
         return self.sched != FIXED and (self.wish.backlog or (self.is_active and self._peak > self.cap))
 
     def set(self, cap: int, sched: int, priority: int) -> bool:
-        """Takes over what `xpu set` has changed; whether that is anything."""
+        """Takes over changes by `xpu set`; returns whether there were any."""
         if (cap, sched, priority) == (self.cap, self.sched, self.priority):
             return False
         self.cap, self.sched, self.priority = cap, sched, priority
@@ -95,7 +95,7 @@ class Demand:
         return True
 
     def see(self, used: int, waits: int, now: int) -> bool:
-        """What the page says now; whether the wish is to be reckoned anew."""
+        """Takes the page's present values; returns whether the demand must be computed anew."""
         if waits != self._waits:
             self._waits = waits
             self._wants_until = max(self._wants_until, now + HOLD_NS)
@@ -120,7 +120,7 @@ class Demand:
 
     def _take(self, used: int, now: int) -> None:
         if not self.wish.need and now >= self._last_use() + _FORGET_NS:
-            # What it will use is not known yet: until it is, its whole cap is its own again.
+            # Its next use is not known yet: until it is, it keeps its whole cap.
             self._peak, self._window_from, self._window_used = float(WHOLE), now, self._used
         more = used - self._used
         if more > _LONG_NS:
@@ -137,9 +137,9 @@ class Demand:
         self._used_at = self._running_until = self._wants_until = now - HOLD_NS
 
     def reckon(self, share: int, now: int) -> Wish:
-        """What it wants, after `see` has said that this may have changed; `share` is what it may have.
+        """Its demand, after `see` has returned True; `share` is its present share.
 
-        Equal wishes from one time to the next mean that nothing need be decided anew.
+        If the demand equals the last one, nothing has to be decided anew.
         """
         passed = now - self._window_from
         if passed >= _WINDOW_NS:

@@ -1,10 +1,10 @@
 """The pages of all grants on the node, open as long as their grants are there.
 
-A container can put a lease on its pages (fcntl(2)), and one that starts has none yet: what cannot be opened
-now is tried again, and keeps its caps until then. A lease that is given up and taken again in time would keep
-us out for ever, and its holder out of the comparison with the driver's samples: a thread waits for the end of
-the first one, and as long as it has the page open no new one is granted. What is in the pages is not known
-here.
+A container can put a lease on its pages (fcntl(2)), and a starting one has none yet: a page that cannot be
+opened now is tried again, and its container keeps its caps until then. A lease that is given up and taken
+again in time would keep us out for ever, and its holder out of the comparison with the driver's samples: a
+thread waits for the end of the first one, and as long as it has the page open no new one is granted.
+Independent of the pages' content.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OpenGrants:
         self.round = 0
 
     def refresh(self) -> bool:
-        """Opens the pages of new grants, closes those of grants that have ended; whether there were any."""
+        """Opens the pages of new grants, closes those of ended grants; returns whether there were any."""
         self._tell_cut()
         try:
             stamp = os.stat(paths.in_run_dir(paths.GRANT_FOLDERS)).st_mtime_ns

@@ -1,7 +1,7 @@
-"""Events that a slice is held more strictly, or no longer, written into the ledger when nobody else has it.
+"""Events that a slice is held more strictly, or no longer, written into the ledger when it is free.
 
-The agent's rounds must not wait for the ledger, which starts of containers lock: what cannot be written now
-is tried again. Whom to hold is comparison.py's to know.
+The agent's rounds must not wait for the ledger, which starts of containers lock: an event that cannot be
+written now is tried again. comparison.py decides about holds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The last hour of the node, for the page: a ring of samples, in the process that serves it.
 
-There, and not where samples are made: that process is replaced once an hour, and where the driver hangs. A
-sample is bytes (a JSON value) that are not looked into. The ring is bounded in number and in bytes, and goes
-with the agent: it is a picture for people, and the ledger alone knows what is granted.
+It lives there, and not in the process that makes samples: that one is replaced once an hour, and when the
+driver hangs. A sample is opaque bytes (a JSON value). The ring is bounded in number and in bytes, and ends
+with the agent: it is a picture for people, and only the ledger knows the grants.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-#: What the collector is asked for a sample.
+#: The collector's question for a sample.
 SAMPLE = b"sample"
 #: Seconds between two samples, and for how long one is kept.
 _EVERY_S, _KEPT_S = 15.0, 3600.0
@@ -19,7 +19,7 @@ _MOST_BYTES = 4 << 20
 
 
 class History:
-    """Samples of the last hour; where it is `timed` they are also taken while nobody asks for anything."""
+    """Samples of the last hour; with `timed` they are also taken without any client."""
 
     def __init__(self, *, timed: bool) -> None:
         self._timed = timed

@@ -1,10 +1,10 @@
-"""What has happened to slices and devices, told to systemd's journal with fields, or to syslog.
+"""Passes the events of slices and devices to systemd's journal, with fields, or to syslog.
 
-The events themselves are in the ledger's file (ledger/events.py), written with what they tell of. The agent
-passes on those that it has not passed on yet, so that a container's start pays nothing for it. What the last
-one was is kept in the run folder: an agent that is killed in between passes some on twice. Not passed on are
-those that have gone from the ledger before an agent ran (events.MOST newer ones), which is said. The
-protocol: "Native Journal Protocol" on systemd.io.
+The events are in the ledger's file (ledger/events.py), written with the changes themselves. The agent passes
+on the new ones, so that a container's start pays nothing for it. The run folder keeps the number of the last
+one: an agent that is killed in between passes some on twice. Events that left the ledger before an agent ran
+(events.MOST newer ones) are not passed on; a line says so. The protocol: "Native Journal Protocol" on
+systemd.io.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _TOLD = "events.told"
 _LEDGER_S = 0.0
 #: A file's time stamp has the clock's ticks: two changes can have the same.
 _TICK_NS = 1_000_000_000
-#: Seconds until a look after two that passed on nothing of what there was; twice as many each time, up to the
-#: last.
+#: Seconds until a look after two that could pass on nothing; twice as many each time, up to the last.
 _AGAIN_S, _LONGEST_AGAIN_S = 0.5, 30.0
 #: In one look; more come with the next one.
 _MOST = 200
@@ -57,12 +56,12 @@ FIELDS_OF_DEVICE: tuple[tuple[str, str, Callable[[events.Part], str | int | None
     ("XPU_CORES", "Cap in percent of that device's time; absent without one.", lambda of: of.cores),
 )
 _LONGEST = 8000
-#: What SQLite holds as a row's number.
+#: SQLite's largest row number.
 _MOST_EVENTS = (1 << 63) - 1
 
 
 class Journal:
-    """Made by who holds the agent's lock."""
+    """Only the holder of the agent's lock makes one."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
@@ -75,7 +74,7 @@ class Journal:
         self._not_before = self._pause = 0.0
 
     def look(self) -> None:
-        """Passes on what is new; costs a look at a file where nothing is. Never waits, and never fails."""
+        """Passes on new events; costs a look at a file if there are none. Never waits, and never fails."""
         if time.monotonic() < self._not_before:
             return
         before = self._last, self._time
@@ -94,7 +93,7 @@ class Journal:
                 self._log(problem)
 
     def _wait(self, before: tuple[int, float]) -> None:
-        """Where nobody takes events, nobody may for long: the rounds are not to read the ledger each time."""
+        """If no journal takes events, none may for long: rounds must not read the ledger each time."""
         if (self._last, self._time) != before:
             self._pause = 0.0
             return
@@ -104,7 +103,7 @@ class Journal:
     def _look(self) -> None:
         is_heard = os.path.exists(_JOURNAL) or os.path.exists(_SYSLOG)
         if is_heard and not self._was_heard:
-            self._seen = ()  # whoever listens later is told then
+            self._seen = ()  # a later listener gets it then
         self._was_heard = is_heard
         if not is_heard:
             return
@@ -171,7 +170,7 @@ def _tell(event: Event) -> None:
     for part in event.devices:
         found = ((name, value(part)) for name, _, value in FIELDS_OF_DEVICE)
         pairs += [(name, str(value)) for name, value in found if value is not None]
-    # A field ends with its line: what a container is called must not begin another.
+    # A field ends with its line: a container's name must not begin another.
     content = "".join(f"{name}={_one_line(value)}\n" for name, value in pairs)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)

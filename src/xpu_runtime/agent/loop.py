@@ -1,9 +1,9 @@
-"""The agent's loop: devices' rounds, grants that come and go, the driver's answers, and who asks.
+"""The agent's loop: devices' rounds, grants that come and go, the driver's answers, and clients.
 
 All that holds a limit is in the pages: the loop can be killed at any instant, and containers then have their
 caps (compute.LOST_S). It looks often only while a slice is at work whose share depends on others, and between
-that a few times a second at most. What a container writes can delay nothing here and gain it nothing: pages
-are read without waiting, and the driver is asked in another process (observe/samples.py).
+that a few times a second at most. A container can delay nothing by its page's content, and gain nothing:
+pages are read without waiting, and another process asks the driver (observe/samples.py).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from xpu_runtime.limits.compute import WHOLE
 from xpu_runtime.observe.samples import Utilization
 
 _S = 1_000_000_000
-#: With so many slices on devices at work there are half as many rounds: with 64 the agent is to stay below
-#: 1 % of a core. What was lent is back within 100 ms all the same: a look later, and after what the borrower
-#: has under way.
+#: With so many slices on devices at work there are half as many rounds: with 64 the agent is to stay below 1
+#: % of a core. A lent share is back within 100 ms all the same: a look later, and after the work that the
+#: borrower has under way.
 _MANY = 32
 #: Grants that come and go.
 _SLOW_NS = _S
@@ -44,7 +44,7 @@ _MOST_ROUNDS = 1 << 32
 
 
 class Agent:
-    """All of it; made by who holds the lock of the run folder."""
+    """The loop with its state; only the holder of the run folder's lock makes one."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Agent:
         self._stopped = True
 
     def close(self) -> None:
-        # Where the run folder was removed, what is there now is another agent's.
+        # If the run folder was removed, the present one is another agent's.
         ours = self._has_lock()
         for card in self._cards.values():
             for each in card.slices:
@@ -104,7 +104,7 @@ class Agent:
         self._grants.close()
 
     def step(self, now: int) -> int:
-        """Does what is due; when there will be more, in ns of the same clock."""
+        """Does the work that is due; returns the time of the next, in ns of the same clock."""
         cards = self._cards.values()
         if now - self._found_at >= (_NEW_NS if any(card.busy for card in cards) else _SLOW_NS):
             self._found_at = now
@@ -163,7 +163,7 @@ class Agent:
         self._door.serve(self.status)
 
     def _arrange(self, now: int) -> None:
-        """Puts the slices of all grants on their devices; what is known of each stays."""
+        """Puts the slices of all grants on their devices; known slices keep their state."""
         known = {(each.folder, each.position): each for card in self._cards.values() for each in card.slices}
         before, self._cards = self._cards, {}
         for folder, grant in self._grants.by_folder.items():

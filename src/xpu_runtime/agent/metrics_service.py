@@ -1,7 +1,7 @@
 """The process that serves metrics and the page, beside the agent: its sockets, its start and its end.
 
-It costs nothing while nobody asks. Who may ask is decided here, from the configuration; what is answered is
-the caller's.
+It costs nothing without a client. This module decides about access, by the configuration; the caller makes
+the answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xpu_runtime.http_server import Listener, Reply, Server
 from xpu_runtime.linux import address
 
 SOCKET = "metrics.sock"
-#: What the collector is asked; besides, for a sample.
+#: The collector's questions, besides that for a sample.
 FIGURES, DATA = b"metrics", b"data"
 #: Connections at once of each listener: those of a port that everybody reaches take none of the socket's.
 _MOST_CLIENTS = 8
@@ -36,8 +36,8 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 def metrics_service(
     config: Config, make: Make, unread: Callable[[str], bytes], log: Callable[[str], None]
 ) -> Beside:
-    """The process that serves metrics, as `config` has it; `log` is told what goes wrong. `unread` makes the
-    metrics of a node whose driver hangs (its argument says so): those that need none."""
+    """The process that serves metrics by `config`; `log` takes problems. `unread` makes the metrics of a node
+    whose driver hangs (its argument is the reason): those that need no driver."""
     return Beside("what serves metrics", 0, lambda: _serve(config, make, unread, log), SOCKET, log)
 
 
@@ -132,7 +132,7 @@ def _on_socket(group: str | None, answer: _Answers, log: Callable[[str], None]) 
 def _on_port(config: Config, answer: _Answers) -> Listener:
     """OSError where the address is in use, or not (yet) this machine's."""
     where, port = address.parsed(config.metrics_listen or "")
-    # Whatever is allowed to be reached by others: only this machine reaches a loopback address.
+    # metrics.allow_remote does not matter here: only this machine reaches a loopback address.
     is_local = ipaddress.ip_address(where).is_loopback
     hosts = (*_LOCAL, f"[{where}]" if ":" in where else where)
     checked = _for_hosts(hosts, answer) if is_local else answer
@@ -140,8 +140,8 @@ def _on_port(config: Config, answer: _Answers) -> Listener:
 
 
 def _for_hosts(hosts: tuple[str, ...], answer: _Answers) -> _Answers:
-    """Answers who asks for one of those names. A page on the web can have a browser on this machine ask for
-    names of its own that lead here (DNS rebinding), and would read the answer."""
+    """Answers only requests for one of those host names. A page on the web can have a browser on this machine
+    ask for a name of its own that leads here (DNS rebinding), and would read the answer."""
 
     def checked(request: Request, reply: Reply) -> None:
         named = request.fields.get("host", [])

@@ -1,7 +1,7 @@
-"""The page for people: one file, page.html, and what a browser is told of it.
+"""The page for people: one file, page.html, and its HTTP headers.
 
-The Content-Security-Policy lets the page's own script and style run, by their hashes, and lets it ask where
-it came from; nothing else. So text of a container that got into the page as markup would still do nothing.
+The Content-Security-Policy allows the page's own script and style, by their hashes, and requests to its own
+server; nothing else. So a container's text that got into the page as markup would still do nothing.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _TYPE = "text/html; charset=utf-8"
 
 
 class BrowserPage:
-    """OSError where the file is missing. As it was when the agent was started: an installation may replace
-    it, and what it asks for besides."""
+    """OSError if the file is missing. The page stays as it was at the agent's start: an installation may
+    replace the file, and the data that it asks for."""
 
     def __init__(self) -> None:
         with open(_FILE, "rb") as file:
             self._content = file.read()
 
     def answer(self) -> Answer:
-        """It, and what the browser is told."""
+        """The page with its headers."""
         policy = f"Content-Security-Policy: {_policy(self._content)}"
         return Answer(200, _TYPE, self._content, (policy,))
 
 
 @functools.lru_cache(maxsize=1)
 def _policy(content: bytes) -> str:
-    import base64  # once somebody looks: a node whose page nobody asks for pays nothing
+    import base64  # at the first request: a node without viewers pays nothing
     import hashlib
 
     sources = ["default-src 'none'", "connect-src 'self'", "img-src data:"]

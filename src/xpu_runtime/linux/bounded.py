@@ -1,8 +1,8 @@
-"""Calls that may never return, each made by a process of its own, with an end.
+"""Calls that may never return, each in a process of its own, with a deadline.
 
 A call into a stuck driver, a dead network file system or an engine that does not answer can hang where no
-signal reaches it, and a damaged library can end its process. Then only that process is lost, and what it has
-told before is kept. For all who ask, one policy:
+signal reaches it, and a damaged library can end its process. Then only that process is lost, and its answers
+so far are kept. All callers share one policy:
 
 - A question has a deadline. A process that misses it is killed with the programs that it has started.
 - While a process hangs in the kernel, where it cannot be killed, no other is started in its place; an asker
@@ -11,7 +11,7 @@ told before is kept. For all who ask, one policy:
   stay open for as long as it hangs. It does not hear the Ctrl-C of the asker's terminal.
 - Values are pickled, with their question's number: the answer to an interrupted question is dropped.
 
-What is asked is not known here.
+Independent of the questions.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
-    #: Called in the process, once. What it returns is called with each question, and yields values.
+    #: Called in the process, once. The returned function is called with each question, and yields values.
     Opener = Callable[[], Callable[[Any], Iterable[Any]]]
 
-_HEAD = struct.Struct("=II")  # the number of the question, and the length of what follows
+_HEAD = struct.Struct("=II")  # the number of the question, and the length of the rest
 _MOST_BYTES = 64 << 20
 #: Seconds for the end of a process that was killed: one that takes longer hangs.
 END_S = 1.0
@@ -50,25 +50,25 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main(
 
 
 class Answer(Value):
-    """What was told: `values` so far, and why there are no more ("": that is all)."""
+    """The `values` so far, and why there are no more ("": these are all)."""
 
     values: tuple[Any, ...]
-    #: What is wrong, and what to do.
+    #: The problem, and its remedy.
     error: str = ""
     todo: str = ""
     #: There was no answer in time.
     hung: bool = False
-    #: The process has died, or could not be started; `error` says of what.
+    #: The process has died, or could not be started; `error` has the cause.
     died: bool = False
 
     @property
     def why(self) -> str:
-        """What is wrong and what to do, in one line."""
+        """The problem and its remedy, in one line."""
         return str(XpuError(self.error, self.todo))
 
 
 class Patience:
-    """For how long a driver that failed is left alone: what it said then is told meanwhile."""
+    """How long a driver that failed is left alone: meanwhile its last answer counts."""
 
     def __init__(self) -> None:
         self._pause = 0.0
@@ -76,7 +76,7 @@ class Patience:
         self._last = Answer(())
 
     def last(self) -> Answer | None:
-        """What is told instead of asking; None: it can be asked."""
+        """The answer that counts instead of asking; None: it can be asked."""
         return self._last if time.monotonic() < self._until else None
 
     def take(self, answer: Answer) -> None:
@@ -120,7 +120,7 @@ class Asked:
         return None if self._socket is None else self._socket.fileno()
 
     def is_overdue(self) -> bool:
-        """There is an answer, of the process's failure, that nobody can wait for by `fileno`."""
+        """Whether there is an answer (the process's failure) that `fileno` does not show."""
         return self._failure is not None or (self.until is not None and time.monotonic() >= self.until)
 
     def ask(self, question: Any, seconds: float) -> None:
@@ -191,7 +191,7 @@ class Asked:
         return answer
 
     def close(self) -> None:
-        """Ends the process; what was asked is forgotten."""
+        """Ends the process; its question is forgotten."""
         self.until = self._failure = None
         self.end()
 
@@ -211,7 +211,7 @@ class Asked:
                 pass
 
     def end(self) -> int:
-        """Kills it, and waits for its end; how it has ended (wait(2)), 0 where that is not known."""
+        """Kills it, and waits for its end; returns its status (wait(2)), 0 if not known."""
         self.kill()
         return self._reap()
 
@@ -236,7 +236,7 @@ class Asked:
         return answer.replace(values=values)
 
     def _receive(self, ours: socket.socket) -> bool:
-        """Takes what has come; whether the process has ended."""
+        """Reads the answers so far; returns whether the process has ended."""
         while self._size <= _MOST_BYTES:
             try:
                 piece = ours.recv(1 << 20)
@@ -324,7 +324,8 @@ def main(parent: int) -> None:
 
 
 def _spawned(theirs: socket.socket, parent: int) -> int:
-    """A new program's process. posix_spawn(3), as what a fork would run could need a lock of a thread."""
+    """A new program's process. posix_spawn(3), because code after a fork could need a lock of another
+    thread."""
     program = _PROGRAM.format(path=sys.path, module=__name__, parent=parent)
     return os.posix_spawn(
         sys.executable,
@@ -348,7 +349,7 @@ def _serve(opener: Opener | None, requests: socket.socket, parent: int) -> None:
         reader = requests.makefile("rb")
         while len(head := reader.read(_HEAD.size)) == _HEAD.size:
             number, length = _HEAD.unpack(head)
-            question = pickle.loads(reader.read(length))  # noqa: S301 - from the one who began it
+            question = pickle.loads(reader.read(length))  # noqa: S301 - from the process that started this one
             if opener is None:
                 opener = question
                 continue
@@ -364,7 +365,7 @@ def _serve(opener: Opener | None, requests: socket.socket, parent: int) -> None:
                 answer = Answer((), line_of(error))
             _send(requests, number, answer)
     except OSError:
-        pass  # nobody asks any more
+        pass  # the asker is gone
     finally:
         os._exit(0)
 

@@ -74,8 +74,8 @@ def _paths(pid: int, hierarchies: list[Hierarchy]) -> dict[str, str]:
 
 
 def v2_folder(pid: int, not_of: int | None = None) -> str | None:
-    """The absolute folder of `pid` in the v2 hierarchy; None where that is not mounted, or where the process
-    `not_of` is in the same."""
+    """The absolute folder of `pid` in the v2 hierarchy; None if that is not mounted, or if the process
+    `not_of` is in the same folder."""
     hierarchies = mounted((_V2,))
     folder = _paths(pid, hierarchies).get(_V2)
     if not_of is not None and folder == _paths(not_of, hierarchies).get(_V2):
@@ -84,7 +84,7 @@ def v2_folder(pid: int, not_of: int | None = None) -> str | None:
 
 
 def devices_folder_v1(pid: int) -> str | None:
-    """The absolute folder of `pid` in the v1 devices hierarchy; None where that is not mounted.
+    """The absolute folder of `pid` in the v1 devices hierarchy; None if that is not mounted.
     ProcessLookupError also for a process that is ending."""
     return _paths_while_it_runs(pid, ("devices",)).get("devices")
 
@@ -97,7 +97,9 @@ def _paths_while_it_runs(pid: int, of: tuple[str, ...]) -> dict[str, str]:
     every process of the machine, and devices.list of the root does not even show it.
     """
     found = _paths(pid, mounted(of))
-    if proc.is_ending(pid):  # asked afterwards: what does not end now did not while its cgroups were read
+    if proc.is_ending(
+        pid
+    ):  # asked afterwards: a process that is not ending now was not ending while its cgroups were read
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}")
     return found
 
@@ -137,7 +139,7 @@ def _members(folder: str) -> Iterator[list[str]]:
 
 
 class Allowed(Value):
-    """What `allow_devices` has changed: `rules` were not there before."""
+    """The changes of `allow_devices`: `rules` were not there before."""
 
     version: int
     #: The cgroup's, "" where nothing was changed.
@@ -166,10 +168,10 @@ def allow_devices(pid: int, rules: list[DeviceRule]) -> Allowed:
 
 
 def deny_devices(allowed: Allowed) -> None:
-    """Takes back what `allow_devices` has changed, in the cgroup in which it has.
+    """Takes back the changes of `allow_devices`, in the same cgroup.
 
-    Not in the one in which the process is by now: one that has died is in the root cgroup (v1), where a
-    device that is denied is denied to the whole machine.
+    Not in the process's present cgroup: a dead one is in the root cgroup (v1), where denying a device would
+    deny it to the whole machine.
     """
     if not allowed.rules:
         return

@@ -1,7 +1,6 @@
-"""A forked process: what it does first, as it is to end with its parent and to keep none of its descriptors.
+"""The first steps of a forked process, which must end with its parent and keep none of its descriptors.
 
-One that hangs in a driver would keep locks and pages open for as long. What the process is for is not known
-here.
+A process that hangs in a driver would keep locks and pages open for as long.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def end_with(parent: int) -> None:
 
 
 def silence() -> None:
-    """Has the standard streams lead nowhere: libraries and programs print what they like."""
+    """Has the standard streams lead nowhere: libraries and programs may print anything."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)

@@ -79,7 +79,7 @@ def allow(folder: str, rules: list[DeviceRule]) -> list[DeviceRule]:
 
 
 def deny(folder: str, rules: list[DeviceRule]) -> list[DeviceRule]:
-    """Removes `rules` from the prefixes; what the programs behind them allow stays allowed."""
+    """Removes `rules` from the prefixes; devices that the programs behind them allow stay allowed."""
     unwanted = [_block(rule) for rule in rules]
     _rewrite(folder, lambda blocks: [block for block in blocks if block not in unwanted])
     return rules

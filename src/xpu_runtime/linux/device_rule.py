@@ -1,6 +1,6 @@
 """A rule of a cgroup that lets its processes use a device (cgroups(7); in v1's spelling of devices.allow).
 
-A value: what puts it into force is not known here.
+A value; other modules put it into force.
 """
 
 from __future__ import annotations

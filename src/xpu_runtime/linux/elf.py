@@ -1,4 +1,4 @@
-"""What a search for libraries needs to know of an ELF file: its DT_SONAME, and the folders that it names.
+"""The parts of an ELF file for a search for libraries: its DT_SONAME, and the folders that it names.
 
 The file may come from an image and be anything. It is read in small bounded reads at offsets that are
 checked, and is never mapped or read whole; a malformed file has neither, and raises no error. Format: elf(5).
@@ -103,6 +103,6 @@ def _dynamic(
                 return os.fsdecode(name) if end else ""
         return ""
 
-    # A loader ignores the RPATH of what has a RUNPATH.
+    # A loader ignores the RPATH of a file with a RUNPATH.
     path = text(_DT_RUNPATH, _PATH_LIMIT) or text(_DT_RPATH, _PATH_LIMIT)
     return text(_DT_SONAME, _NAME_LIMIT), path

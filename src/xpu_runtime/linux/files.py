@@ -34,12 +34,12 @@ def write_atomic(
     owner: tuple[int, int] | None = None,
     before: Callable[[str], None] | None = None,
 ) -> None:
-    """Makes `path` a file with `data`, or leaves what was there: a reader sees one or the other.
+    """Makes `path` a file with `data`, or leaves the old file: a reader sees one or the other.
 
-    A symlink at `path` is replaced, not followed. `mode` is set whatever the umask is. With `fsync` the file
-    and its name have reached the disk on return. `owner` is as in
-    create_aside. `before` is called with the temporary path of the new file;
-    if it raises, nothing is changed. OSError with `path` in it, such as ENOSPC.
+    A symlink at `path` is replaced, not followed. `mode` is set regardless of the umask. With `fsync` the
+    file and its name have reached the disk on return. `owner` is as in create_aside. `before` is called with
+    the temporary path of the new file; if it raises, nothing is changed. OSError with `path` in it, such as
+    ENOSPC.
     """
     folder, name = os.path.split(path)
     folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -196,7 +196,7 @@ class Lock:
         return self
 
     def is_held(self) -> bool:
-        """Whether it still keeps others out: the file that is locked is the one at the path."""
+        """Whether it still excludes others: whether the locked file is the one at the path."""
         return self._fd >= 0 and _is_at(self._fd, self._path)
 
     def _take(self, until: float) -> bool:

@@ -1,8 +1,8 @@
-"""Which processes hold a lock on a file: for the message when waiting for the lock took too long.
+"""The processes that hold a lock on a file, for the message when waiting for it took too long.
 
-/proc/PID/fdinfo/FD shows each lock on an open file, whichever process took it (proc(5)). Unlike /proc/locks
-this also shows a child that has inherited the descriptor, and works on file systems whose device number
-/proc/locks shows differently. Knows nothing of what the file is for.
+/proc/PID/fdinfo/FD shows each lock on an open file, of any process (proc(5)). Unlike /proc/locks this also
+shows a child that has inherited the descriptor, and works on file systems whose device number /proc/locks
+shows differently.
 """
 
 from __future__ import annotations

@@ -41,12 +41,12 @@ _SHARING_LIMIT = 16
 # it.
 _LONGEST_NAMES = 64
 
-#: What `flags` says of a library for glibc 2 on each machine (as in `uname -m`).
+#: The `flags` of a library for glibc 2 on each machine (as in `uname -m`).
 _FLAGS = {"x86_64": 0x0303, "aarch64": 0x0A03, "i386": 0x0003}
 
 
 class Entry(Value):
-    """One library: what programs ask for, where it lies in the container, and which loaders take it.
+    """One library: its name for programs, its path in the container, and the loaders that take it.
 
     `hwcaps` is the glibc-hwcaps subfolder's name (such as "x86-64-v3") of an entry that has one.
     """
@@ -75,12 +75,12 @@ MAGIC_SIZE = len(_MAGIC)
 
 
 def has_magic(start: bytes) -> bool:
-    """Whether a file that starts so is a cache for any loader."""
+    """Whether a file with this start is a cache for any loader."""
     return start.startswith((_MAGIC, _OLD_MAGIC))
 
 
 def parse(data: bytes, most: int | None = None) -> list[Entry]:
-    """The entries of a cache file, in its order; ValueError says what is malformed.
+    """The entries of a cache file, in its order; ValueError names the malformed part.
 
     TooLarge where there are more than `most` of them, or their names are so long that sorting takes as much
     time.

@@ -50,12 +50,12 @@ except (ImportError, AttributeError, TypeError):  # as in syscalls.py
         return found
 
 
-#: What the files of all loaded libraries were: by path, (device, inode, time).
+#: The files of all loaded libraries: by path, (device, inode, time).
 _loaded: dict[str, tuple[int, int, int]] = {}
 
 
 def has_changed() -> bool:
-    """Whether a loaded library is not what lies at its path now: loading it again gives the old one."""
+    """Whether the file at a loaded library's path is another by now: loading it again gives the old one."""
     return any(_identity(path) != was for path, was in _loaded.items())
 
 

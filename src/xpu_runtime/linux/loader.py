@@ -4,9 +4,9 @@ searches.
 glibc's loader uses a program's RPATH, LD_LIBRARY_PATH, the cache that ldconfig makes of the folders in
 /etc/ld.so.conf, and default folders, each with subfolders for hardware levels (ld.so(8), ldconfig(8)); musl's
 uses /etc/ld-musl-ARCH.path instead of a cache. The image may be hostile: every path is resolved inside its
-root, by descriptor, and one budget bounds all work. The caller says which libraries are searched for. What
-the search is for is known only to the error for a spent budget, which tells the user that a memory limit is
-at stake.
+root, by descriptor, and one budget bounds all work. The caller says which libraries are searched for. Only
+the error for a spent budget knows the purpose of the search: it tells the user that a memory limit is at
+stake.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DEFAULT = tuple(
 #: Their subfolders: the one with a folder for each hardware level, and those that glibc before 2.37 knows.
 _LEVELS = "glibc-hwcaps"
 _FOR_HARDWARE = ("tls", "x86_64", "haswell", "xeon_phi", "avx512_1", "atomics", _LEVELS)
-#: What `$LIB` and `$PLATFORM` may expand to in an image's loader; `$ORIGIN` is the program's folder.
+#: Possible expansions of `$LIB` and `$PLATFORM` in an image's loader; `$ORIGIN` is the program's folder.
 _LIB = (f"lib/{_MULTIARCH}", "lib64", "lib")
 _PLATFORM = ("x86_64", "haswell", "xeon_phi") if _MACHINE == "x86_64" else (_MACHINE,)
 _CONF = "/etc/ld.so.conf"
@@ -45,14 +45,14 @@ _LONGEST = 8192
 #: How many interpreters are followed: a script's interpreter may be a script itself (execve(2)).
 _SCRIPTS = 4
 _SCRIPT_LINE = 256
-#: What shell scripts that are entry points often start in the end.
+#: Programs that entry points' shell scripts often start in the end.
 _INTERPRETERS = ("python3", "python")
 #: Errors which mean that a program of the container could not open the file either.
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EINVAL)
 
 
 class Programs:
-    """What a container's spec says about how its programs find libraries."""
+    """The parts of a container's spec that decide where its programs find libraries."""
 
     def __init__(self, environment: dict[str, str], cwd: str, program: str) -> None:
         path = environment.get("PATH", "").split(":")

@@ -1,8 +1,8 @@
 """The mounts of this process's mount namespace, as /proc/self/mountinfo lists them (proc(5)).
 
-The id of a mount is asked of a file descriptor (syscalls.mount_id), which stays on its mount whatever is
-renamed, linked or mounted afterwards: the answer is still valid when the descriptor is used. Only reads;
-rootmounts.py decides what it means.
+The id of a mount is asked of a file descriptor (syscalls.mount_id). A descriptor stays on its mount through
+renames, links and later mounts, so the answer is still valid when the descriptor is used. Only reads;
+rootmounts.py interprets.
 """
 
 from __future__ import annotations

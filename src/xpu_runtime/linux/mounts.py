@@ -1,9 +1,8 @@
 """Mounts into a container: copied on the host as detached mounts, attached by descriptor inside.
 
-The intended order: `clone` what is needed in the host's mount namespace, `enter_mount_namespace`, open the
+The intended order: `clone` the files in the host's mount namespace, `enter_mount_namespace`, open the
 container's `Root` there, `attach` each clone. No path of the host is resolved after the container's namespace
-is entered, and no path of the container by name. Needs Linux 5.6 (openat2(2)). What is mounted, and why, is
-not known here.
+is entered, and no path of the container by name. Needs Linux 5.6 (openat2(2)).
 """
 
 from __future__ import annotations
@@ -116,6 +115,6 @@ def enter_mount_namespace(pid: int) -> None:
 def enter(namespace: int) -> None:
     """The same, by a descriptor of the namespace."""
     # The kernel refuses it (EINVAL) to a thread that shares its root and current folder with others. NVML and
-    # CUDA start threads in who asks them.
+    # CUDA start threads in their caller.
     syscalls.unshare(syscalls.CLONE_FS)
     syscalls.setns(namespace, syscalls.CLONE_NEWNS)

@@ -1,4 +1,4 @@
-"""Numbers in the kernel's files, of sysfs and of controllers. What they count is not known here."""
+"""Numbers in the kernel's files, of sysfs and of controllers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _ENDED = b"ZXx"
 class Caller(Value):
     """The process that a container is created for: an entry point asks for it once, in its `main`.
 
-    What is behind takes the value, so that a resident agent can serve another process. `start_time` (clock
+    Later functions take the value, so that a resident agent can serve another process. `start_time` (clock
     ticks since boot) tells the process from a later one of the same number.
     """
 
@@ -31,7 +31,7 @@ class Caller(Value):
     environment: dict[str, str]
     #: "/" where it has none any more.
     working_folder: str
-    #: When what is done for it was begun, by time.monotonic().
+    #: The begin of its call, by time.monotonic().
     began: float
 
 
@@ -144,7 +144,7 @@ def kill(pid: int, started: int) -> None:
 
 
 def printable(text: str) -> str:
-    """What a process calls itself, with `?` for each letter that is not printable ASCII."""
+    """A process's own name, with `?` for each letter that is not printable ASCII."""
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
 
 

@@ -4,8 +4,7 @@ Every path is resolved by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLI
 `..` leads out of it, and is used by the resulting descriptor, so that nothing can change between check and
 use. Only regular files are opened for reading: opening a FIFO would block, and opening a device node may have
 effects. A Root remembers what it makes, and `undo` removes exactly that. It makes files only on the
-container's own mounts (rootmounts.py), with mode and owner from the start. What is put into a container is
-not known here.
+container's own mounts (rootmounts.py), with mode and owner from the start.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Root:
         self.path = path
         self.fd = os.open(path, _FOLDER | os.O_CLOEXEC)
         self._changes = Changes()
-        #: Folders in which something was made, by path: most of what a container gets is in two of them.
+        #: Folders in which something was made, by path: most of a container's files are in two of them.
         self._folders: dict[str, int] = {}
         self.mounts = RootMounts(self.fd, host_devices)
 
@@ -55,7 +54,7 @@ class Root:
         self.close()
 
     def close(self) -> None:
-        """Closes all descriptors; what was made stays, and can no longer be undone."""
+        """Closes all descriptors; the made files stay, and can no longer be undone."""
         self._changes.close()
         self._forget_folders()
         if self.fd >= 0:
@@ -63,17 +62,17 @@ class Root:
             self.fd = -1
 
     def undo(self) -> None:
-        """Removes what was made, in reverse order, except where another file is in its place by now. Never
-        raises: what cannot be undone stays."""
+        """Removes the made files, in reverse order, except where another file is in the place by now. Never
+        raises: a change that cannot be undone stays."""
         self._forget_folders()
         self._changes.undo()
 
     def made(self) -> list[Any]:
-        """What was made on the root's own mount, as JSON's values for `unmake` of another Root, later."""
+        """The files made on the root's own mount, as JSON's values for `unmake` of a later Root."""
         return self._changes.made(self.fd)
 
     def unmake(self, made: list[Any]) -> None:
-        """Removes what a Root of the same folder has `made`, as `undo` would have."""
+        """Removes the files `made` by an earlier Root of the same folder, as its `undo` would have."""
         for folder, name, number, changed, old in reversed(made):
             try:
                 fd = self._resolve(folder, _FOLDER)
@@ -121,8 +120,8 @@ class Root:
         return True
 
     def takes_files(self, folder: str) -> bool:
-        """Whether files may be made below `folder`, which need not exist: whether it is on one of our own
-        mounts."""
+        """Whether files may be made below `folder`, which need not exist: whether it lies on one of the
+        container's own mounts."""
         try:
             fd = self._deepest(folder, _FOLDER)
         except OSError:
@@ -291,7 +290,7 @@ class Root:
             raise OSError(error.errno, error.strerror, path) from None
 
     def _make(self, path: str, mode: int, file_mode: int | None) -> int:
-        """The descriptor of `path`; what is missing is made: folders, and a file last if it has a mode."""
+        """The descriptor of `path`; missing folders are made, and the file itself if it has a mode."""
         try:
             here = self._resolve(path, _FOLDER if file_mode is None else os.O_PATH)
         except FileNotFoundError:
@@ -367,7 +366,7 @@ class Root:
             os.close(fd)
 
     def _replace(self, folder: int, temporary: str, name: str, path: str) -> None:
-        """Renames `temporary` to `name`, and remembers what it replaces."""
+        """Renames `temporary` to `name`, and remembers the replaced file."""
         try:
             self._changes.rename(folder, temporary, name, path)
         except BaseException:

@@ -132,7 +132,7 @@ def umount2(path: str, flags: int) -> None:
 
 
 def renameat2(path: str, to_path: str, flags: int) -> None:
-    """renameat2(2): renames, or with RENAME_EXCHANGE exchanges, what two absolute paths name."""
+    """renameat2(2): renames, or with RENAME_EXCHANGE exchanges, the files at two absolute paths."""
     _syscall(to_path, _RENAMEAT2, AT_FDCWD, _path(path), AT_FDCWD, _path(to_path), flags)
 
 
@@ -177,7 +177,7 @@ def capset(capabilities: bytes) -> None:
 
 
 def bpf(command: int, attributes: bytearray) -> int:
-    """bpf(2): `attributes` is a union bpf_attr; the kernel may write to it and to what it points to."""
+    """bpf(2): `attributes` is a union bpf_attr; the kernel may write to it and through its pointers."""
     buffer = shared(attributes)
     return _syscall("", _BPF, command, buffer, len(attributes))
 

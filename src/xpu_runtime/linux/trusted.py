@@ -1,8 +1,8 @@
-"""Paths at which nobody but root, or the caller, can have put what is there.
+"""Paths whose files only root, or the caller, can have put there.
 
-A path is walked component by component, links too, and each folder on the way is looked at before anything
-in it is: where others can write into none of them, nobody can make the path lead elsewhere afterwards. An
-image that nothing can be written into counts as fixed, whoever owns its files. Opens and lists nothing.
+A path is walked component by component, links too, and each folder is checked before its content: if others
+can write into none of them, nobody can make the path lead elsewhere afterwards. A read-only image counts as
+fixed, regardless of its files' owners. Opens and lists nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def real(path: str, root: str = "/") -> str:
 
 
 def may_hang(path: str) -> bool:
-    """Whether `path` lies on a file system of others' making: to look there can take for ever."""
+    """Whether `path` lies on a network or FUSE file system, where a look can hang."""
     path = "/" + "/".join(_words(path))
     points = [
         each.point for each in mountinfo.read() if each.kind.startswith(_MAY_HANG) and each.point != "/"
@@ -74,10 +74,10 @@ def _words(path: str) -> list[str]:
 
 def _judge(host: str, *, leaf: bool) -> None:
     status = os.stat(host, follow_symlinks=False)
-    # In the group root nobody else is; but with an ACL these bits say what anybody that it names may do.
+    # The group root has no other members; but with an ACL these bits are the most that its entries may allow.
     alone = status.st_gid == 0 and not _has_acl(host)
     others = status.st_mode & (stat.S_IWOTH | (0 if alone else stat.S_IWGRP))
-    # In a folder with the sticky bit (/tmp) others can add files, and cannot replace what is root's.
+    # In a folder with the sticky bit (/tmp) others can add files, and cannot replace root's.
     if status.st_mode & stat.S_ISVTX and not leaf:
         others = 0
     if (others or status.st_uid not in (0, os.geteuid())) and not _is_fixed(host):

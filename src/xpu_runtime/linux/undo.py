@@ -34,7 +34,7 @@ class Made:
         return os.path.samestat(os.fstat(self._made), there)
 
     def became(self, made: int) -> None:
-        """Records that we have replaced the file by `made`, which is what an undo must remove now."""
+        """Records that we have replaced the file by `made`, which an undo must remove from now on."""
         os.dup2(made, self._made, inheritable=False)
 
     def undo(self) -> None:
@@ -51,14 +51,14 @@ class Made:
 
 
 def identity(there: os.stat_result) -> tuple[int, int]:
-    """What tells a file that was made from another one when no descriptor holds it any more: the inode's
-    number, which a later file may get (ext4 gives it to the next), and when the content changed, in
-    nanoseconds. 0 for a folder, which changes with each file in it and goes only where it is empty."""
+    """The identity of a made file once no descriptor holds it any more: the inode's number, which a later
+    file may get (ext4 gives it to the next), and the time of the content's last change, in nanoseconds. The
+    time is 0 for a folder, which changes with each file in it and is removed only if it is empty."""
     return there.st_ino, 0 if stat.S_ISDIR(there.st_mode) else there.st_mtime_ns
 
 
 def take_away(folder: int, name: str, replaced: Replaced | None) -> None:
-    """Removes what was made there, and puts back what it replaced."""
+    """Removes the made file, and puts back the one that it replaced."""
     if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         os.rmdir(name, dir_fd=folder)
         return
@@ -101,7 +101,7 @@ class Replaced:
 
 
 class Changes:
-    """What was changed below one root folder, in order."""
+    """The changes below one root folder, in order."""
 
     def __init__(self) -> None:
         self._all: list[Made | Mounted] = []
@@ -115,7 +115,7 @@ class Changes:
         self._all.append(Mounted(mount))
 
     def rename(self, folder: int, temporary: str, name: str, path: str) -> None:
-        """Renames a file of ours to `name`, and remembers what it replaces; `path` is for the OSErrors."""
+        """Renames a file of ours to `name`, and remembers the replaced file; `path` is for the OSErrors."""
         earlier, old = self._replaced(folder, name, path)
         made = os.open(temporary, _ITSELF, dir_fd=folder)
         try:
@@ -128,7 +128,7 @@ class Changes:
             os.close(made)
 
     def _replaced(self, folder: int, name: str, path: str) -> tuple[Made | None, Replaced | None]:
-        """Our earlier change of that name, or what is there now; both None if nothing is."""
+        """Our earlier change of that name, or the present file; both None if there is none."""
         try:
             fd = os.open(name, _ITSELF, dir_fd=folder)
         except FileNotFoundError:
@@ -143,7 +143,7 @@ class Changes:
             os.close(fd)
 
     def made(self, root: int) -> list[Any]:
-        """What was made on the root folder's own mount, as JSON's values for Root.unmake."""
+        """The files made on the root folder's own mount, as JSON's values for Root.unmake."""
         own = syscalls.mount_id(root)
         top = os.readlink(by_fd(root)).rstrip("/")
         return [
@@ -160,7 +160,7 @@ class Changes:
         ]
 
     def undo(self) -> None:
-        """Takes all back, the last first; what cannot be undone stays."""
+        """Takes all back, the last first; a change that cannot be undone stays."""
         while self._all:
             change = self._all.pop()
             try:
@@ -176,7 +176,7 @@ class Changes:
 
 
 def _kept(fd: int, old: os.stat_result, name: str, path: str) -> Replaced:
-    """The file or link of `fd`, kept; OSError for what is neither."""
+    """The file or link of `fd`, kept; OSError for anything else."""
     permissions = stat.S_IMODE(old.st_mode), old.st_uid, old.st_gid
     if stat.S_ISLNK(old.st_mode):
         return Replaced(name, os.readlink("", dir_fd=fd), None, permissions)
@@ -196,7 +196,8 @@ def _kept(fd: int, old: os.stat_result, name: str, path: str) -> Replaced:
 
 
 def is_so(folder: int, name: str, data: bytes, mode: int) -> bool:
-    """Whether `name` is a file of ours with just that, which has no other name: it need not be replaced."""
+    """Whether `name` is a file of ours with exactly this content and no other name: it need not be
+    replaced."""
     try:
         fd = os.open(name, _ITSELF, dir_fd=folder)
     except OSError:
