@@ -1,9 +1,9 @@
-"""Which share of a device's time each slice on it may use now: values in, shares out.
+"""The present share of a device's time for each slice on it: values in, shares out.
 
-A cap is guaranteed to whoever wants it, but for low priority. What then is left (caps of slices that do not
-want theirs, and what nobody has booked) goes to burst and weight slices that want more, high priority first:
-to burst slices in equal parts, to weight slices in proportion to their caps. No page, no clock and no driver
-is known here: what a slice wants is demand.py's to tell. Shares are in ten-thousandths (compute.WHOLE).
+A slice that wants its cap gets it, except for low priority. The rest (unwanted caps, and unbooked time) goes
+to burst and weight slices that want more, high priority first: to burst slices in equal parts, to weight
+slices in proportion to their caps. No page, no clock and no driver is known here: demand.py knows a slice's
+demand. Shares are in ten-thousandths (compute.WHOLE).
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from xpu_runtime.limits.compute import WHOLE
 FIXED, BURST, WEIGHT = range(3)
 NORMAL, LOW, HIGH = range(3)
 
-#: What a slice of low priority has at least while it wants it: it must not starve, nor its watchdogs fire.
+#: The least share of a slice of low priority that wants it: it must not starve, and its watchdogs must not
+#: fire.
 FLOOR = 100
 
 
 class Wish(NamedTuple):
-    """What a slice may have, and what it wants now."""
+    """A slice's settings, and its present demand."""
 
     cap: int
     sched: int
     priority: int
     #: It wants all that it may have.
     backlog: bool
-    #: What it is likely to use at most, where it has no backlog; 0: it is idle.
+    #: Its likely greatest use without a backlog; 0: it is idle.
     need: int
 
 
 def shares(wishes: list[Wish]) -> list[int]:
     """The share of each slice, in the same order.
 
-    Of those with a backlog, none has less than its cap or FLOOR (see `_guaranteed`), and if one of them is
-    burst or weight, shares and the others' needs add up to WHOLE. One without a backlog is told at least its
-    cap, used or not, so that its first launches find no wait; the next round then takes back what was lent.
-    Of low priority it is told what is left of its cap. Where nobody else has a cap, there is nobody to take
-    anything from: burst and weight have the device, whether they want it or not.
+    No slice with a backlog has less than its cap or FLOOR (see `_guaranteed`); if one of them is burst or
+    weight, shares and the others' needs add up to WHOLE. A slice without a backlog gets at least its cap,
+    used or not, so that its first launches do not wait; the next round then takes back the lent share. With
+    low priority it gets the unused part of its cap. If no other slice has a cap, burst and weight slices have
+    the whole device, wanted or not.
     """
     if sum(wish.cap > 0 for wish in wishes) == 1:
         return [WHOLE if wish.cap and wish.sched != FIXED else wish.cap for wish in wishes]
@@ -52,16 +53,16 @@ def shares(wishes: list[Wish]) -> list[int]:
             of = [n for n in hungry if wishes[n].priority == priority]
             left -= _fill(wishes, have, most, of, left)
     if left > 0:
-        # Nobody is known to want it; who is at work may find a use for it.
+        # No slice is known to want it; working slices may find a use for it.
         _spread(wishes, have, left)
     return [_told(wish, share, max(left, 0)) for wish, share in zip(wishes, have)]
 
 
 def _guaranteed(wishes: list[Wish], most: list[int]) -> list[int]:
-    """What each has before anything is shared out: its cap as far as it needs it; low: FLOOR.
+    """Each slice's share before the rest is shared out: its cap as far as it needs it; low: FLOOR.
 
-    Caps of a device add up to no more than WHOLE, as the ledger books them. Should they not, all but fixed
-    ones are cut in proportion.
+    Caps of a device add up to WHOLE at most, as the ledger books them. If they exceed it, all but fixed ones
+    are cut in proportion.
     """
     have = [min(wish.cap, need, FLOOR if wish.priority == LOW else WHOLE) for wish, need in zip(wishes, most)]
     over = sum(have) - WHOLE
@@ -80,7 +81,7 @@ def _most(wish: Wish) -> int:
 
 
 def _weights(wishes: list[Wish], of: list[int]) -> list[int]:
-    """In which proportion the slices `of` share what is beyond their caps.
+    """The proportions in which the slices `of` share time beyond their caps.
 
     A burst slice beside weight slices counts as one of the average cap.
     """

@@ -1,6 +1,6 @@
-"""What the agent's processes are asked: the figures that are served, and the driver's samples.
+"""The questions to the agent's processes: the served figures, and the driver's samples.
 
-How each is kept from hanging is its asker's to know: metrics_service.py and comparison.py.
+The askers bound their time: metrics_service.py and comparison.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.observe.samples import Utilization
 from xpu_runtime.vendors import discovery, registry
 
-#: Seconds until there are no figures of the ledger's either; whoever asks waits besides.
+#: Seconds until the ledger's figures are given up too; the client waits for them besides.
 _UNREAD_S = 2.0
 _NOTHING = b"# TYPE xpu_up gauge\nxpu_up 0.0\n# TYPE xpu_agent_up gauge\nxpu_agent_up 1.0\n"
 
 
 def answers_of(log: Callable[[str], None]) -> Callable[[bytes], bytes]:
-    """Makes, of what is asked, a page or a sample; `log` is told what cannot be read."""
+    """Makes a page or a sample for a question; `log` takes the problems."""
     # Heavy, and needed only once somebody asks.
     from xpu_runtime.observe.node_metrics import NodeMetrics, served
     from xpu_runtime.observe.overview import Overview
@@ -32,7 +32,7 @@ def answers_of(log: Callable[[str], None]) -> Callable[[bytes], bytes]:
 
 
 def metrics_without_driver(why: str) -> bytes:
-    """What the ledger counts. Made in a process of its own: it needs modules that what serves has not."""
+    """The ledger's counts. Made in a process of its own: it needs modules that the serving process lacks."""
     from xpu_runtime.linux import bounded  # only ever where a driver hangs
 
     def text() -> bytes:
@@ -45,7 +45,7 @@ def metrics_without_driver(why: str) -> bytes:
 
 
 def open_driver(log: Callable[[str], None]) -> Callable[[], Utilization]:
-    """The driver's samples; `log` is told of which containers there are none."""
+    """The driver's samples; `log` takes the names of containers without any."""
     return registry.utilization(
         discovery.load(load()),
         tell=lambda why: log(f"what some containers say they use is not compared with the driver: {why}"),

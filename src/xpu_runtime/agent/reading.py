@@ -1,9 +1,9 @@
-"""Answers for the group `xpu`: the agent runs the commands that only show something, for who is not root.
+"""Answers for the group `xpu`: the agent runs commands that only show something, for users other than root.
 
-The ledger itself is nobody's to open but root's: who can open a file can lock it, and so keep containers from
-starting. A member of the group sends a command's words to a socket, and gets what the command prints, made
-for the member's terminal. Words are taken only as they are listed here: nothing that names a file, changes
-anything or does not end by itself. Where the node has no such group there is no socket.
+Only root may open the ledger itself: a user who can open a file can lock it, and so keep containers from
+starting. A member of the group sends a command's words to a socket, and gets the command's output, made for
+the member's terminal. Only the words listed here are taken: none that names a file, changes anything or does
+not end by itself. Without such a group on the node there is no socket.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SOCKET = "read.sock"
 _MOST_OF_ONE, _MOST_MORE, _MOST, _MOST_WAITING = 2, 8, 24, 32
 #: Clients that wait to be seen, which takes a moment.
 _QUEUE = 128
-#: Seconds that a client may take to say what it wants, that a command may take, and all of it. `top --once`
-#: takes its interval (60 s at most) and what the driver takes to answer twice.
+#: Seconds for a client's request, for a command, and for both. `top --once` takes its interval (60 s at most)
+#: and two answers of the driver.
 _CLIENT_S, _COMMAND_S, _ALL_S = 2.0, 90.0, 120
 #: Seconds until another client is taken, where one could not be; and those that a client tries to get into
 #: the queue, and how often.
@@ -46,12 +46,12 @@ _LONGEST_REQUEST = 1 << 16
 _LONGEST_ANSWER = 16 << 20
 _COLUMNS = range(1, 10_000)
 _UCRED = struct.Struct("3i")
-#: Behind what runs beside it: shares are written, and containers start, first.
+#: Lower than the processes beside it: writing shares and starting containers come first.
 _NICE = 5
 
 
 class _Words(Value):
-    """What a command may be given."""
+    """The allowed words of a command."""
 
     flags: tuple[str, ...]
     #: Each with a value.
@@ -76,12 +76,12 @@ _COMMANDS = {
 
 
 def is_shown(words: list[str]) -> bool:
-    """Whether there is a form of this command that the group may see."""
+    """Whether the group may use a form of this command."""
     return bool(words) and words[0] in _COMMANDS
 
 
 def is_answered(words: list[str]) -> bool:
-    """Whether `xpu` with these words only shows something that the group may see."""
+    """Whether the group may run `xpu` with these words."""
     known = _COMMANDS.get(words[0]) if words else None
     if known is None:
         return False
@@ -102,8 +102,8 @@ def is_answered(words: list[str]) -> bool:
 
 def ask(words: list[str], columns: int | None, coloured: bool) -> tuple[int, bytes, bytes] | None:
     """Exit status, stdout and stderr of `xpu` with these words, made for a terminal of so many columns (None:
-    for none) that takes colours or not; None where nobody answers this process.
-    XpuError where the agent is too busy."""
+    no terminal) with colours or without; None if this process gets no answer. XpuError if the agent is too
+    busy."""
     request = {"words": words, "columns": columns, "coloured": coloured}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
@@ -151,7 +151,7 @@ def _serve(group: int) -> NoReturn:
 
 
 class Clients:
-    """Who asks, in the process that listens: each waits for a place, and has a process of its own then."""
+    """The clients, in the listening process: each waits for a place, and then gets a process of its own."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
@@ -207,7 +207,7 @@ class Clients:
                 connection.send(_answer_of(1, b"", text.encode()))
 
     def _next(self) -> int | None:
-        """The place of the client who is next: the first of those whose user is served least."""
+        """The index of the next client: the first of those whose user has the fewest places."""
         served = [uid for _, uid in self._served.values()]
         count = [served.count(uid) for _, uid in self._waiting]
         least = min(count, default=_MOST_OF_ONE)
@@ -247,7 +247,7 @@ def _answer(connection: socket.socket, parent: int) -> NoReturn:
 
 
 def _request(connection: socket.socket) -> bytes:
-    """What the client wants; TimeoutError where it has not said so within _CLIENT_S."""
+    """The client's request; TimeoutError if it does not come within _CLIENT_S."""
     last = time.monotonic() + _CLIENT_S
     request = b""
     while not request.endswith(b"\n") and len(request) < _LONGEST_REQUEST:
@@ -300,7 +300,7 @@ def _run(request: bytes) -> tuple[int, bytes, bytes]:
 
 
 class _TooMuchError(Exception):
-    """What a command takes more of, time or room, than one of a member's may."""
+    """The limit, time or output, that a member's command has exceeded."""
 
 
 def _to_its_end(command: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:

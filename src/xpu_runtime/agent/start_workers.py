@@ -1,8 +1,8 @@
-"""The agent's start workers: their socket, and the process that has them (worker.py).
+"""The agent's start workers: their socket, and their parent process (worker.py).
 
-They are a program of their own, with what a start imports and no more. When the agent ends, however it ends,
-its end of a pipe closes: workers finish the call that they are at, and end. They alone have the socket: where
-none of them is left nobody can connect, and a start is done without them at once instead of waiting in vain.
+They are a program of their own, with only a start's imports. When the agent ends, for whatever reason, its
+end of a pipe closes: workers finish their present call, and end. Only they hold the socket: once none of them
+is left, connecting fails, and a start is done without them at once instead of waiting in vain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST_PAUSE_S = 60.0
 
 
 class StartWorkers:
-    """Made by who holds the agent's lock."""
+    """Only the holder of the agent's lock makes one."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log

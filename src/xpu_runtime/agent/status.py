@@ -1,7 +1,7 @@
-"""The agent's socket: how commands learn that it runs, and what it does (observe/agent_status.py).
+"""The agent's socket, by which commands learn that it runs, and its state (observe/agent_status.py).
 
 A stream socket in the run folder, for root only. A client writes a line, `status`, and reads one line of
-JSON. The agent answers between its rounds and waits for nobody: a client that is slow is dropped.
+JSON. The agent answers between its rounds without waiting: a slow client is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from xpu_runtime.observe.agent_status import SOCKET, WAIT_S
 _LONGEST_PATH = 108 - 1
 _MOST_CLIENTS = 8
 _LONGEST_LINE = 256
-#: asm-generic/socket.h; Python has no name for it. The answer must fit, for nobody waits until it is read.
+#: asm-generic/socket.h; Python has no name for it. The answer must fit: the agent does not wait for the
+#: reader.
 _SO_SNDBUFFORCE = 32
 
 
@@ -90,7 +91,7 @@ class Door:
         before.close()
 
     def filenos(self) -> list[int]:
-        """What to poll for reading."""
+        """The descriptors to poll for reading."""
         return [self._listening.fileno(), *(client.fileno() for client in self._clients)]
 
     def serve(self, status: Callable[[], dict[str, Any]]) -> None:

@@ -1,7 +1,6 @@
 """`xpu agent`: the service that shares out devices' time, in the foreground.
 
-Takes the lock that one agent has, and says what happens on stderr, for systemd's journal. What is decided is
-agent/'s to know.
+Takes the lock of the one agent, and logs to stderr, for systemd's journal. agent/ decides.
 """
 
 from __future__ import annotations
@@ -74,7 +73,8 @@ def agent() -> None:
 
 
 def _config() -> Config:
-    """For what the agent serves: a mistake in the file must not keep it from sharing out time."""
+    """The settings of the served metrics: a mistake in the file must not keep the agent from sharing out
+    time."""
     try:
         return load()
     except ConfigError as error:

@@ -1,6 +1,6 @@
-"""Commands of who is not root: shown by the agent to members of a group, and else why they cannot be.
+"""Commands of users other than root: the agent answers members of a group; all others get the reason.
 
-What the group may see, and how the agent is asked, is agent/reading.py's to know.
+agent/reading.py decides the group's rights, and asks the agent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xpu_runtime.cli.terminal import screen
 
 
 def show(words: list[str]) -> None:
-    """Prints what the agent answers, and ends the process; returns where it does not answer."""
+    """Prints the agent's answer, and ends the process; returns if there is no answer."""
     if not reading.is_answered(words):
         return
     columns = screen.size().columns if screen.is_terminal() else None
@@ -34,7 +34,7 @@ def _print_and_end(status: int, out: bytes, err: bytes) -> NoReturn:
 
 
 def what_to_do(words: list[str]) -> str:
-    """For who may not: what would help."""
+    """The remedy for a user without the right."""
     as_root = shlex.join(["sudo", "xpu", *words])
     try:
         group = grp.getgrnam(reading.GROUP).gr_gid

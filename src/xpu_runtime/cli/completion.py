@@ -1,7 +1,7 @@
-"""What the shell offers for an argument when somebody presses TAB.
+"""The shell's suggestions for an argument (TAB).
 
-From what is kept on the node: no driver is asked, and engines for names only, for a second at most. Where
-something is missing or wrong, nothing is offered; the command itself says what.
+Made from files of the node: no driver is asked, and engines only for names, for a second at most. If
+something is missing or wrong, nothing is suggested; the command itself prints the reason.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def containers(context: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def drained(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """UUIDs of what is drained."""
+    """UUIDs of drained devices."""
     told = _marks()
     return _beginning(incomplete, [(uuid, marks.as_drained(why)) for uuid, why in told.drained.items()])
 
 
 def reserved(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """UUIDs of what is reserved."""
+    """UUIDs of reserved devices."""
     told = _marks()
     return _beginning(incomplete, [(uuid, marks.as_reserved(each)) for uuid, each in told.reserved.items()])
 
@@ -73,7 +73,8 @@ def _marks() -> marks.Marks:
 
 
 def _beginning(incomplete: str, offered: Iterable[tuple[str, str]]) -> list[CompletionItem]:
-    """Of (word, what it is) those that begin so and are one printable word: a file may have any name."""
+    """The pairs (word, meaning) with this beginning whose word is printable, without spaces: a file may have
+    any name."""
     return [
         CompletionItem(word, help=help_)
         for word, help_ in offered

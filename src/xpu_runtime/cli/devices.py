@@ -1,6 +1,6 @@
-"""`xpu devices`: what the node has, and how much of it is granted and used.
+"""`xpu devices`: the node's devices, with the granted and the used part.
 
-Names no vendor and no backend: both say themselves what they are.
+Names no vendor and no backend: both have their own names.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json
 
 
 class _Devices(Value):
-    """What there is to show: a JSON object and the fields of a row for each device, and what else to say."""
+    """The output: a JSON object and the fields of a row for each device, and notes."""
 
     entries: list[dict[str, Any]]
     rows: list[dict[str, str]]
@@ -148,7 +148,7 @@ def _page(width: int | None) -> list[Line]:
 def _entries(
     inventory: Inventory, told: marks.Marks, hangs: list[str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """A JSON object for each device, and what could not be asked: nothing is of a driver that hangs."""
+    """A JSON object for each device, and the questions that failed: none waits for a driver that hangs."""
     with Ledger() as ledger:
         uses = ledger.uses()
     answer = Answer(()) if hangs else asking.one(lambda: _asked(inventory))
@@ -189,7 +189,7 @@ def _entries(
 def _asked(
     inventory: Inventory,
 ) -> tuple[dict[str, Sensors], dict[str, dict[int, float]], list[str]]:
-    """What drivers tell of devices, of their use, and what could not be asked. Any of it can hang."""
+    """Drivers' devices and their use, and the questions that failed. Any of it can hang."""
     errors: list[str] = []
     sensors = vendors.sensors(inventory, errors)
     busy: dict[str, dict[int, float]] = {}

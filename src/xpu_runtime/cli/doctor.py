@@ -1,6 +1,6 @@
-"""`xpu doctor`: what is missing or wrong on this node, and what to do about it; or a bug report of it.
+"""`xpu doctor`: the problems of this node with their remedies, or a bug report.
 
-What is looked at is doctor/'s.
+doctor/ has the checks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _write(file: str, as_json: bool) -> None:
 
 
 def _echo(line: str) -> None:
-    """With `?` for what the locale's encoding does not have: a path's letter must not end the command."""
+    """With `?` for letters that the locale's encoding lacks: a path's letter must not end the command."""
     encoding = sys.stdout.encoding or "utf-8"
     click.echo(line.encode(encoding, "replace").decode(encoding))
 

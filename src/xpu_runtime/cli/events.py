@@ -1,6 +1,6 @@
-"""`xpu events`: what has happened to slices and devices.
+"""`xpu events`: the history of slices and devices.
 
-What is written down, and by whom, is ledger/events.py's to know.
+ledger/events.py has the kinds of events and their writers.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def events(
     names, is_empty = Names(), True
     try:
         for found, grants in _pieces(0.0 if since is None else time.time() - since, follow):
-            # Its events have a container's name of then; who asks for one may mean that of now.
+            # Its events have a container's name at that time; a user may mean the present one.
             ids = {event.container_id for event in found if container or event.name is None}
             names.learn(grants, ids - {""})
             for event in found:

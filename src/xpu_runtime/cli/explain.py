@@ -1,4 +1,4 @@
-"""`xpu explain`: what would happen to a request on this node now, and why.
+"""`xpu explain`: the outcome of a request on this node now, and why.
 
 Runs the same steps as a container's start, from the spec to the plan, and books and changes nothing.
 """
@@ -142,7 +142,7 @@ def _runtime(config: Config) -> str:
     try:
         runtime = low_level_runtime.low_level_runtime(config)
     except ConfigError:
-        return ""  # a request means the same, and `xpu doctor` names what is missing
+        return ""  # a request means the same, and `xpu doctor` names the missing file
     refused = low_level_runtime.refusal(runtime.path, runtime.name)
     if refused is not None:
         raise refused
@@ -150,13 +150,13 @@ def _runtime(config: Config) -> str:
 
 
 def _inventory(config: Config) -> Inventory:
-    """The node's devices, what the dead have held taken back before."""
+    """The node's devices, after dead containers' slices were taken back."""
     giving_back.reap(config)
     return asking.inventory(config)
 
 
 def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple[Slice, ...]) -> list[str]:
-    """What the request leaves open, and where the values come from that it gets."""
+    """The settings that the request leaves open, with the sources of their values."""
     if request.choice == "none":
         return [f"no device: {request.choice_from} is none, which overrides the rest of the request"]
     if request.of_pod is not None:

@@ -1,7 +1,6 @@
 """`xpu gc`: gives back the slices of containers that no longer exist.
 
-The same reaping as at a container's start, and a look for running containers that bypass their limit. What is
-dead, and what bypasses, is not decided here.
+The same reaping as at a container's start, and a look for running containers that bypass their limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What commands give back of containers that have ended, with an end where a driver hangs."""
+"""Commands' release of ended containers' slices, with a deadline in case a driver hangs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`xpu inspect`: everything that is known of one container, and what it uses by process and by kind.
+"""`xpu inspect`: all facts about one container, and its use by process and by kind.
 
-Only shows: what only one backend has to tell is that backend's own (`details`), so that the code depends on
-none. The help text names `library`, the one that keeps an account today.
+Only shows: facts of one backend come from that backend (`details`), so that this code depends on none. The
+help text names `library`, the one that keeps an account today.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _grant(
 
 
 def _pod(grant: Grant, ledger: PodLedger) -> dict[str, Any] | None:
-    """The pod that the container is of, and what is reserved for it there."""
+    """The container's pod, and the pod's allocation."""
     uid, container = ledger.pods_of_grants().get(grant.id, ("", ""))
     if not uid:
         return None
@@ -210,7 +210,7 @@ def _in_pod(pod: dict[str, Any]) -> str:
 
 
 def _quotas(grant: Grant, config: Config, ledger: PodLedger) -> list[dict[str, Any]]:
-    """What is granted of each quota that the container counts to."""
+    """The granted part of each quota that the container counts to."""
     configured = {quota.name: quota for quota in quotas.every(config.policy_quotas)}
     found = []
     for name in ledger.quotas_of(grant):
@@ -239,7 +239,7 @@ def _quota(each: dict[str, Any]) -> str:
 
 
 def _details(grant: Grant) -> list[Detail]:
-    """What the backends tell of the container, those that hold none of its limits included."""
+    """The backends' facts about the container, also of backends that hold none of its limits."""
     holding = registry.known(grant.slices)
     return [detail for each in registry.every() for detail in each.details(grant, holds=each in holding)]
 

@@ -1,7 +1,7 @@
 """`xpu`, the entry point for people: finds the command, and prints errors in one line.
 
 A command's module is imported only when the command is used or listed. If one is broken or missing, the
-others still work, and the node can be repaired with them. What a command does is not known here.
+others still work, and the node can be repaired with them.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Commands(click.Group):
 
 
 def _line_of(error: OSError) -> str:
-    """What failed, where, and what to do if that is known."""
+    """The failure, its place, and the remedy if known."""
     if lost := streams.unwritten():
         return lost
     where = f"{error.filename}: " if error.filename else ""
@@ -168,11 +168,11 @@ def main() -> NoReturn:
     paths.take_caller_library_path()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Some callers leave it ignored: then nobody learns how a child has ended, and its id can be another's.
+    # Some callers leave it ignored: then a child's status is lost, and its id can be another's.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         xpu.main(prog_name="xpu")
-    except OSError as error:  # of what is printed before or after a command: the help, an error
+    except OSError as error:  # of output before or after a command: the help, an error
         try:
             _OneLine(_line_of(error)).show()
         except OSError:

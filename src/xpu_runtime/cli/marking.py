@@ -1,6 +1,6 @@
-"""What `xpu drain` and `reserve`, `undrain` and `unreserve` have in common.
+"""The common part of `xpu drain`, `reserve`, `undrain` and `unreserve`.
 
-What a mark on a device means for a request is granting.py's to know.
+candidates.py applies marks to requests.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def mark(
     text: str,
     said: Callable[[str], str],
 ) -> None:
-    """Calls `write` with the UUID of each device, records it as an event of that kind, and tells what it is
-    now (`said`) and who keeps what. DeviceError, with nothing written, where a selector names no device. A
-    whole UUID is taken as it is where the driver does not tell: that is when a device is to be drained."""
+    """Calls `write` with the UUID of each device, records an event of that kind, and prints the new state
+    (`said`) and the containers that keep a slice. DeviceError, with nothing written, if a selector names no
+    device. A whole UUID is taken as it is if the driver does not answer: such a device has to be drained."""
     config = _config()
     try:
         inventory = asking.inventory(config)
@@ -46,7 +46,7 @@ def mark(
     uuids = list(dict.fromkeys(each if inventory is None else _uuid(inventory, each) for each in selectors))
     for uuid in uuids:
         write(uuid)
-    # Starts are decided with the ledger locked: after this, by what was written here.
+    # Starts decide with the ledger locked: from now on they see this mark.
     done = "; ".join(f"{each} is {said(each)}" for each in uuids)
     with _done(done, "no event could be written"), Ledger() as ledger:
         ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
@@ -101,7 +101,7 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
 
 @contextmanager
 def _done(what: str, undone: str) -> Iterator[None]:
-    """Where the rest fails, says what is done and what is not."""
+    """If the rest fails, says which devices are done and which are not."""
     try:
         yield
     except XpuError as error:

@@ -1,6 +1,6 @@
-"""`xpu ps`: who holds which slice, and what holds its limits.
+"""`xpu ps`: the slices, their containers, and the backends of their limits.
 
-Only shows what the ledger and the backends tell; names no backend.
+Only shows facts of the ledger and the backends; names no backend.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _LEFT_OUT = ("PID", "CREATED", "MODE", "MEMORY", "ENFORCED BY", "GOT", "NAME", "
 
 
 class _Slices(Value):
-    """What there is to show: a JSON object and the fields of a row for each slice, and what else to say."""
+    """The output: a JSON object and the fields of a row for each slice, and notes."""
 
     entries: list[dict[str, Any]]
     rows: list[dict[str, str]]
@@ -109,7 +109,7 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
         return
     names = Names()
     if watch:
-        _read(names)  # who may not, or where there is no ledger, is told in one line
+        _read(names)  # a user without the right, or a node without a ledger, gets one line
         watched(lambda width: _page(width, names, no_trunc, wide))
         return
     told = _read(names)
@@ -142,7 +142,7 @@ def _table(told: _Slices, no_trunc: bool, width: int | None) -> list[Line]:
     columns["Name"] = columns["Name"].replace(least=10, keeps_end=True)
     fields = list(columns)
     if width is not None:
-        # Where people read, the name is beside the id; where scripts do, columns stay where they were.
+        # For people the name is beside the id; for scripts the columns stay where they were.
         fields.remove("Name")
         fields[1:1] = ["Name"] if any(entry["name"] for entry in told.entries) else []
     return lines([columns[field] for field in fields], _LEFT_OUT, width)
@@ -227,7 +227,7 @@ def _inventory(notes: list[str]) -> Inventory | None:
 def _used(
     inventory: Inventory, grants: list[Grant], notes: list[str]
 ) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
-    """Bytes in use by grant and slice, None where it is not known; and what accounts lack."""
+    """Bytes in use by grant and slice, None if not known; and bytes that accounts lack."""
     usage, beyond = asking.usage_and_unaccounted(inventory, grants)
     used = {
         (grant.id, position): usage.in_use(grant, position)

@@ -1,6 +1,6 @@
 """`xpu release`: gives a grant back by hand.
 
-For what no hook and no reaping has given back; the container itself is not touched.
+For a grant that no hook and no reaping has given back; the container itself is not touched.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What is done before the package is removed (`xpu runtime retire`, of packaging/scripts/before-removal.sh).
+"""The steps before the package is removed (`xpu runtime retire`, of packaging/scripts/before-removal.sh).
 
-The engines must not go on naming a program that is about to go, and containers that run need it once more,
-when they are deleted. So the runtime is taken out of the engines' configuration, and who calls it as long as
-it runs is written down: the package's last script, which finds nothing of ours any more, keeps the paths of
-the programs for these (after-removal.sh).
+The engines must not go on naming a program that is about to go, and running containers need it once more,
+when they are deleted. So the runtime is taken out of the engines' configuration, and the processes that still
+call it are written down: the package's last script, which finds nothing of ours any more, keeps the programs'
+paths for these (after-removal.sh).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from xpu_runtime.observe import engine as engine_processes
 from xpu_runtime.observe.engine import LAUNCHER, Process
 from xpu_runtime.value import Value
 
-#: Lines of PID, START TIME (proc(5), field 22 of stat) and who it is.
+#: Lines of PID, START TIME (proc(5), field 22 of stat) and the program's name.
 CALLERS = "callers"
 _SHIMS = ("containerd-shim-runc-v2", "containerd-shim-runc-v1", "containerd-shim")
-#: What a shim writes into its bundle, where it lies: the runtime's name.
+#: A shim's file in its bundle with the runtime's name.
 _OF_SHIM = ("runtime", "options.json")
 _MOST_BYTES = 1 << 20
 _WAIT_S = 5.0
@@ -43,11 +43,11 @@ class _Caller(Value):
 
 
 def prepare() -> None:
-    """Does all of it; what cannot be done is told, and is no reason to stop."""
+    """Takes all steps; a failed one is reported, and does not stop the others."""
     callers = [caller for name in ENGINES for caller in _engine(name)]
     callers += [*_monitors(), *_holders()]
     lines = "".join(f"{each.pid} {each.start_time} {each.text}\n" for each in callers)
-    # Where the package's last script reads it, whatever XPU_RUN_DIR says here.
+    # A fixed path, where the package's last script reads it; XPU_RUN_DIR does not matter.
     os.makedirs(paths.DEFAULT_RUN_DIR, mode=0o755, exist_ok=True)
     files.write_atomic(os.path.join(paths.DEFAULT_RUN_DIR, CALLERS), lines.encode(), mode=0o644)
 
@@ -57,7 +57,8 @@ def _say(text: str, *, err: bool = False) -> None:
 
 
 def _engine(name: str) -> Iterator[_Caller]:
-    """Takes us out of what the engine reads when it is started the next time, and says who has read it."""
+    """Takes us out of the engine's configuration for its next start, and names the processes that have read
+    it."""
     known = engine(name)
     processes = engine_processes.running(known.PROGRAM)
     of_process = {
@@ -81,7 +82,8 @@ def _engine(name: str) -> Iterator[_Caller]:
 
 
 def _unconfigure(known: Engine, path: str) -> bool:
-    """Whether the file named us; another installation's entry stays. XpuError or OSError: it still does."""
+    """Returns whether the file named us; another installation's entry stays. XpuError or OSError: it still
+    names us."""
     file = textfile.read(path)
     if file.state is None:
         return False
@@ -107,7 +109,7 @@ def _unconfigure(known: Engine, path: str) -> bool:
 
 
 def _is_roots(path: str) -> bool:
-    """Whether nobody but root can change the file at the absolute `path`, or put another one in its place."""
+    """Whether only root can change the file at the absolute `path`, or put another one in its place."""
     while True:
         state = os.lstat(path)
         if state.st_uid != 0 or state.st_mode & 0o022:
@@ -118,7 +120,7 @@ def _is_roots(path: str) -> bool:
 
 
 def _knows(name: str, process: Process) -> bool:
-    """Whether a running engine calls us, whatever its file says: by its command line, or by its answer."""
+    """Whether a running engine calls us regardless of its file: by its command line, or by its answer."""
     if any(LAUNCHER in word for word in process.words):
         _say(f"the command line of process {process.pid} names {LAUNCHER}: take that out", err=True)
         return True
@@ -127,7 +129,7 @@ def _knows(name: str, process: Process) -> bool:
     try:
         told = running_docker.info(docker_api.socket_of_process(process)).get("Runtimes") or {}
     except Exception:
-        return False  # it does not answer: what its file said counts
+        return False  # it does not answer: its file counts
     return any(each.get("path") == LAUNCHER for each in told.values())
 
 
@@ -151,7 +153,7 @@ def _text(path: str) -> str:
 
 
 def _holders() -> Iterator[_Caller]:
-    """The containers with a slice: whatever deletes them, their spec names our hook."""
+    """The containers with a slice: deleting one calls our hook, which its spec names."""
     living = [grant for folder in _run_folders() for grant in _living(os.path.join(folder, "ledger.db"))]
     if living:
         _say("these containers hold slices, and keep them until they end:", err=True)
@@ -161,8 +163,8 @@ def _holders() -> Iterator[_Caller]:
 
 
 def _run_folders() -> list[str]:
-    """Where there may be a ledger: the usual folder, and those that XPU_RUN_DIR names to us or to what starts
-    containers."""
+    """Folders that may have a ledger: the usual one, and those in XPU_RUN_DIR of this process and of
+    processes that start containers."""
     found = [paths.DEFAULT_RUN_DIR, paths.run_dir()]
     for program in (*(engine(name).PROGRAM for name in ENGINES), *_SHIMS, "conmon", "crio"):
         for process in engine_processes.running(program):

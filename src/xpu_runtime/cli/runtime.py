@@ -1,6 +1,6 @@
 """`xpu runtime`: adds the runtime to an engine's configuration, and removes it again.
 
-What the files look like is known by engines/ only.
+Only engines/ knows the files' formats.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
 @runtime.command(hidden=True)
 def retire() -> None:
     """What a package does before it is removed; packaging/scripts/before-removal.sh calls it."""
-    from xpu_runtime.cli import removal  # brings in what the other commands do not need
+    from xpu_runtime.cli import removal  # imports that other commands do not need
 
     removal.prepare()
 
 
 def _dockerds_next(file: TextFile, edits: tuple[Edit, ...]) -> str:
-    """What makes the dockerds that run read the file as it will be; "" where none does. ConfigError where one
+    """The command that makes the running dockerds read the new file; "" if none runs. ConfigError if one
     would not start with it."""
     processes = docker_flags.readers(file.path)
     if not processes:
@@ -149,7 +149,7 @@ def _carry_out(file: TextFile, edits: tuple[Edit, ...], dry_run: bool, then: str
 
 
 def _program(given: str | None) -> str:
-    """The absolute path of our runtime: as given, or beside this `xpu`, where the installation has it."""
+    """The absolute path of our runtime: as given, or beside this `xpu`."""
     if given is not None:
         if not os.path.isabs(given) or not given.isprintable():
             raise click.BadParameter("must be an absolute path", param_hint="--runtime-path")

@@ -1,6 +1,6 @@
 """`xpu set`: changes a running container's limits.
 
-Reads the words and prints the outcome: what a change does, and in which order, is limits/resize.py's to know.
+Reads the words and prints the outcome: limits/resize.py makes the change.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _tell(
 
 
 def _tell_notes(before: Grant, after: Grant, positions: tuple[int, ...], wanted: Wanted) -> None:
-    """On stderr: what of a change comes later than at once."""
+    """Notes on stderr about effects that come later."""
     for position in positions:
         for kind in wanted.kinds():
             was, now = (grant.slices[position].limit(kind) or 0 for grant in (before, after))

@@ -65,7 +65,7 @@ def up(topology: str, force: bool) -> None:
 
 @sim.command(short_help="Take the simulated devices down.")
 def down() -> None:
-    """Take the simulated devices down; what still runs on them gets errors.
+    """Take the simulated devices down; programs that still run on them get errors.
 
     \b
     Example:

@@ -1,6 +1,6 @@
-"""`xpu top`: devices and containers at work, live: what each asked for, what it gets, who waits.
+"""`xpu top`: devices and containers at work, live: their requests, shares and waits.
 
-What is read is live.py's to know, and what it looks like top_page.py's.
+live.py reads, top_page.py draws.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _watch(interval: float) -> None:
 
 
 def _plain(reading: Reading) -> dict[str, Any]:
-    """For scripts: shares in percent of the device, memory in bytes, null for what is not known."""
+    """For scripts: shares in percent of the device, memory in bytes, null for unknown values."""
     return {
         "agent_runs": reading.agent,
         "devices": [
@@ -147,6 +147,6 @@ def _rounded(percent: float | None) -> float | None:
 
 
 def _complain(reading: Reading) -> None:
-    """What could not be read, on stderr."""
+    """Prints the reading's problems on stderr."""
     for problem in reading.problems:
         click.echo(f"xpu: memory in use is not known: {problem}", err=True)

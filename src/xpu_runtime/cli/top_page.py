@@ -1,7 +1,7 @@
-"""What `xpu top` looks like: a reading as lines of styled text, as wide as the window is.
+"""The look of `xpu top`: a reading as lines of styled text, as wide as the window.
 
-What a narrow window has no room for is left out by columns, the least important first, and the page says
-which. Knows no terminal (screen.py), and nothing of where a reading comes from (live.py).
+A narrow window leaves out columns, the least important first, and the page names them. Knows neither the
+terminal (screen.py) nor the source of a reading (live.py).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from xpu_runtime.limits import pages
 from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.value import Value
 
-#: What `s` goes through.
+#: The columns that `s` steps through.
 ORDERS = ("got", "asked", "memory", "name")
-#: Of a bar of a device, and of a container's, and what they are at least.
+#: Width of a device's bar, and of a container's, and their least widths.
 _CARD_BAR, _BAR, _SHORTEST_BAR = 30, 24, 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 #: Beyond its cap by so many points is more than noise.
 _NOISE = 2.0
 _GAP = "  "
-#: What goes first where the window is too narrow.
+#: Columns that go first if the window is too narrow.
 _BAR_HEAD = ""
 _LEFT_OUT = ("PRIO", "SCHED", "MAY", _BAR_HEAD, "NAME", "ASKED", "MEMORY", "WAITS")
 #: Of a name, which is cut at this width.
@@ -54,7 +54,7 @@ class _Column(Value):
 
 
 def page(reading: Reading | XpuError, order: str, window: Size, *, bars: bool) -> list[Line]:
-    """A full screen: as many lines as fit, and what the keys are."""
+    """A full screen: as many lines as fit, and the keys."""
     if isinstance(reading, XpuError):
         told = _wrapped(str(reading), "red", window.columns)
         return [[("xpu top", "bold")], [], *told, [], [("q ends", "dim")]]
@@ -77,7 +77,7 @@ def page(reading: Reading | XpuError, order: str, window: Size, *, bars: bool) -
 
 def lines(reading: Reading, order: str, width: int | None, *, bars: bool, hints: bool = True) -> list[Line]:
     """All lines for people, none longer than `width`; without `bars` only with characters that every terminal
-    has, without `hints` only what is of devices and containers."""
+    has, without `hints` only devices and containers."""
     rows = [row for card in reading.cards for row in card.rows]
     columns, missing, style = _fitting(rows, width, bars)
     page = _title(reading, rows, width, hints)
@@ -103,7 +103,7 @@ def lines(reading: Reading, order: str, width: int | None, *, bars: bool, hints:
 
 
 def key_of(row: Row, order: str) -> tuple[float, str]:
-    """What rows are sorted by."""
+    """The sort key of rows."""
     amounts = {"got": row.got, "asked": row.asked, "memory": row.memory, "name": 0}
     return -(amounts[order] or 0), row.container_id
 
@@ -138,7 +138,7 @@ def _wrapped(text: str, style: str, width: int | None, indent: int = 0) -> list[
 
 
 def _head(card: Card, width: int | None, bars: bool) -> Line:
-    """A device's line: its bar shrinks first, then what is asked of it goes, then the bar."""
+    """A device's line: its bar shrinks first, then the requested part goes, then the bar."""
     style = "green" if (card.busy or 0.0) < 90 else "cyan"
     asked = sum(row.asked or 0 for row in card.rows)
     name: Line = [(f"GPU {card.index:<3}", "bold"), (f" {card.name[:24]:<18} ", "")]

@@ -1,6 +1,6 @@
 """A bug report as one file: a gzipped tar archive, and root's alone to read.
 
-What it holds is report.py's.
+report.py makes its content.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write(path: str, parts: Iterable[Part]) -> list[str]:
 
 
 def _write(path: str, content: bytes) -> None:
-    """A new file: what has come there meanwhile stays as it is."""
+    """A new file: one that someone else has made there meanwhile stays as it is."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""What the command line of a running dockerd means for its daemon.json.
+"""The effect of a running dockerd's command line on its daemon.json.
 
 At a start dockerd puts the runtimes of both together (moby, daemon/config: skipDuplicates), and does not
 start where both have a default runtime (findConfigurationConflicts). At a SIGHUP it takes the file's runtimes
@@ -19,7 +19,7 @@ from xpu_runtime.observe.engine import Process
 
 _ADD, _DEFAULT = "--add-runtime", "--default-runtime"
 _KEY = "default-runtime"
-#: dockerd knows it whatever the file says.
+#: dockerd knows it without the file.
 _STOCK = "runc"
 
 
@@ -45,7 +45,7 @@ def default(process: Process) -> str | None:
 
 
 def after_configure(process: Process, data: dict[str, Any]) -> str:
-    """What makes it read a file that says `data`: a reload, or a restart where that is not safe."""
+    """The command that makes it read a file with `data`: a reload, or a restart if a reload is not safe."""
     runtimes = data.get("runtimes")
     known = {_STOCK, *(runtimes if isinstance(runtimes, dict) else ())}
     named = [*added(process), *process.option(_DEFAULT)]
@@ -60,7 +60,7 @@ def after_configure(process: Process, data: dict[str, Any]) -> str:
 
 
 def conflict(process: Process, path: str, data: dict[str, Any]) -> ConfigError | None:
-    """Why it does not start again with the file at `path` where that says `data`; None: it does."""
+    """Why it does not start again if the file at `path` has `data`; None: it does."""
     named = default(process)
     if named is None or _KEY not in data:
         return None

@@ -1,6 +1,6 @@
-"""Lets every area look at the node, and puts what they find in order; the head says what was looked at.
+"""Lets every area look at the node, and sorts their findings; the head names the node and versions.
 
-Which areas there are is their folder's to say.
+The folder areas/ has the areas.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from xpu_runtime.linux import bounded
 _AREAS_S = 30.0
 
 _Look = Callable[[Machine], Iterator[Finding]]
-#: What is worst comes first.
+#: The worst comes first.
 ORDER = (PROBLEM, WARNING, UNKNOWN, OK)
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order of their areas; ends within two minutes whatever hangs."""
+    """All findings, in the order of their areas; ends within two minutes even if areas hang."""
     machine = ask()
     areas, findings = _areas()
     answers = bounded.together([partial(look, machine) for _, look in areas], _AREAS_S)
@@ -56,13 +56,13 @@ def _areas() -> tuple[list[tuple[str, _Look]], list[Finding]]:
         try:
             module = importlib.import_module(f"{__package__}.areas.{name}")
             found.append((module.ORDER, name, module.look))
-        except Exception as error:  # whatever somebody has put there
+        except Exception as error:  # any error of a module that someone has put there
             broken.append(unknown(name, f"this check cannot be loaded: {error!r}", "install again"))
     return [(name, look) for _, name, look in sorted(found, key=lambda each: each[:2])], broken
 
 
 def head() -> dict[str, Any]:
-    """What was looked at, by whom and when."""
+    """The node, the versions, the user and the time."""
     return {
         **release.version(),
         "pages_abi": pages.ABI,
@@ -76,7 +76,7 @@ def head() -> dict[str, Any]:
 
 
 def document(findings: list[Finding]) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The object that `--json` prints."""
     states = [finding.state for finding in findings]
     return {
         **head(),

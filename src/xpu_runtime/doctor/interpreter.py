@@ -12,7 +12,7 @@ from xpu_runtime import paths
 _ANSWER_S = 10.0
 #: Of `why_not`: on a node that has much to do it may be sound all the same.
 SILENT = f"which does not answer within {_ANSWER_S:.0f} s"
-#: What a container's start needs of it; its version; the number that its compiled code begins with.
+#: The modules that a container's start needs of it; its version; the magic number of its compiled code.
 _ASK = (
     "import sys, sqlite3, ctypes, json;"
     "print(*sys.version_info[:2], sys.modules['_frozen_importlib_external'].MAGIC_NUMBER.hex())"
@@ -45,7 +45,7 @@ def of_hook() -> str | None:
 
 @cache
 def _answer(python: str) -> tuple[list[str], str] | None:
-    """What it says when it is asked, and what it says on stderr last; None: nothing in time. OSError."""
+    """Its answer, and its last line on stderr; None: no answer in time. OSError."""
     words = [python, "-I", "-S", "-c", _ASK]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S)

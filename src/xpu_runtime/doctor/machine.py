@@ -1,4 +1,4 @@
-"""What several areas want to know of the node, asked once: settings, devices, grants.
+"""Facts about the node for several areas, asked once: settings, devices, grants.
 
 Nothing is changed by asking: the driver is asked itself, and no cache is written.
 """
@@ -25,15 +25,15 @@ _LEDGER_S = 3.0
 
 
 class Machine(Value):
-    """The node, as far as it could be asked; None for what could not."""
+    """The node; None for facts that could not be read."""
 
     settings: Config
-    #: What is wrong with the configuration file, a line each with its place.
+    #: The faults of the configuration file, a line each with its place.
     complaints: tuple[str, ...]
     driver_root: str
     simulated: bool
     inventory: Inventory | None
-    #: Why there is no inventory, and what to do about it.
+    #: Why there is no inventory, and the remedy.
     failure: str
     failure_todo: str
     grants: tuple[Grant, ...] | None

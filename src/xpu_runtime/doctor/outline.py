@@ -1,4 +1,4 @@
-"""What a bug report has of a container's spec: its shape, without what may be a secret.
+"""A container's spec in a bug report: its shape, without possible secrets.
 
 Arguments, and values of variables and annotations, hold passwords as a matter of habit; options of mounts
 and hooks' arguments can. A container's image has written much of the rest, so that all of it is bounded.
@@ -43,7 +43,7 @@ _OF_LINUX = (
 
 
 def of(spec: Any) -> dict[str, Any]:
-    """The outline of a spec (config.json of the OCI runtime-spec), whatever it has in it."""
+    """The outline of any spec (config.json of the OCI runtime-spec), even a malformed one."""
     process, linux, root = (_object(_object(spec).get(name)) for name in ("process", "linux", "root"))
     return {
         "ociVersion": _short(_object(spec).get("ociVersion")),
@@ -72,7 +72,7 @@ def _mount(mount: dict[str, Any]) -> dict[str, Any]:
     return {
         "destination": _short(mount.get("destination")),
         "type": _short(mount.get("type")),
-        # Of a network's file system it names who mounts it, or worse.
+        # The source of a network's file system names its user, or worse.
         "source": source if source.startswith("/") and not source.startswith("//") else LEFT_OUT,
         "options": [_option(each) for each in _list(mount.get("options"))],
     }

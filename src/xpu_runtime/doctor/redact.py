@@ -1,7 +1,7 @@
-"""Takes out of texts and documents what may be a secret, for a bug report that goes to strangers.
+"""Takes possible secrets out of texts and documents, for a bug report that goes to strangers.
 
-Of other programs' files only what is known to be harmless is kept: which keys hold secrets there is more than
-anybody can list. In texts of our own (logs, messages) what looks like a secret is taken out.
+Of other programs' files only values known to be harmless are kept: no list of keys with secrets could be
+complete. In texts of our own (logs, messages) words that look like secrets are taken out.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _SECRET = re.compile(_NAMES, re.IGNORECASE)
 _VALUE = r"""(?:'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|$)|[^\s'"])+"""
 #: Names of our own texts whose values are no secrets.
 _HARMLESS = "format|config|stamp|runtime|systemd\\.unified_cgroup_hierarchy|native\\.cgroupdriver"
-#: Each with what it becomes. Greedy: what goes too far takes out too much.
+#: Each with its replacement. Greedy: a match that goes too far only takes out too much.
 _PATTERNS = (
     # A process's command line, as messages have it.
     (re.compile(r"(\bprocess \d+) \(.*\)"), rf"\1 ({LEFT_OUT})"),
-    # Environment variables, those of a request among them, and what follows `?` in a URL.
+    # Environment variables, those of a request among them, and a URL's query.
     (re.compile(rf"(?<![\w.])(?!(?:{_HARMLESS})=)([A-Za-z_][\w.-]*)={_VALUE}"), rf"\1={LEFT_OUT}"),
     # The user's part of a URL, which can have any letter in it.
     (re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*:(?://)?)[^\s\"'<>]*@"), rf"\1{LEFT_OUT}@"),
@@ -79,7 +79,7 @@ _QUOTATION = re.compile(r"""(?<!\w)'[^\n]*'(?!\w)|"[^\n]*\"""")
 
 
 def text(words: str) -> str:
-    """A text of ours, line by line, without what looks like a secret."""
+    """A text of ours, line by line, without words that look like secrets."""
     return "\n".join(_line(line) for line in words.split("\n"))
 
 
@@ -99,7 +99,7 @@ def strings(value: Any) -> Any:
 
 
 def quotations(value: Any) -> Any:
-    """A document of ours, without what its texts have in quotation marks."""
+    """A document of ours, without the quotations in its texts."""
     if isinstance(value, dict):
         return {key: quotations(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What a bug report consists of: named texts, without secrets.
+"""The parts of a bug report: named texts, without secrets.
 
 Each part is collected in a process of its own with an end, as the areas' findings are: a node that has a
 fault must still give its report. A part that fails leaves its reason in the report.
@@ -34,7 +34,7 @@ _MOST_SPECS = 50
 _LOG_LINES = 400
 _TAG = "xpu-container-runtime"
 _LOGS = ("/var/log/syslog", "/var/log/messages")
-#: A line of ours in syslog's file: the time in the form of RFC 3164 or 3339, the host, who said it.
+#: A line of ours in syslog's file: the time in the form of RFC 3164 or 3339, the host, the program.
 _OF_SYSLOG = re.compile(
     rf"(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|\d{{4}}-\d\d-\d\dT\S+) \S+ {_TAG}\[\d+\]: xpu: "
 )
@@ -77,7 +77,7 @@ versions.txt, files/, mounts.txt, log.txt, kernel.txt
 def parts(findings: list[Finding]) -> Iterator[Part]:
     """All parts, those first that say most."""
     yield "about.txt", ABOUT
-    # What is wrong with a file is told with a quotation of it.
+    # A message about a file quotes it.
     yield "doctor.json", _json(redact.strings(redact.quotations(examination.document(findings))))
     collectors = [
         _commands,
@@ -230,7 +230,7 @@ def _log() -> Iterator[Part]:
     journal = engine.program("journalctl")
     found = []
     if journal is not None:
-        # Of root's processes: who sent a line is the journal's own knowledge, whatever the line says.
+        # Of root's processes: the journal itself knows the sender of a line.
         words = [journal, "--identifier", _TAG, "_UID=0", "--lines", str(_LOG_LINES)]
         words += ["--no-pager", "--no-hostname"]
         found.append(_lines(_output(words)))

@@ -33,9 +33,9 @@ class Process(Value):
     #: None for one that has no place in the account.
     used: int | None
     kinds: dict[str, int]
-    #: What the driver reports.
+    #: The driver's report.
     driver: int | None
-    #: Ended, and what it had is still counted; of that, `kept` is open in another process.
+    #: Ended, and its memory is still counted; `kept` is the part that is open in another process.
     dead: bool = False
     kept: int = 0
 
@@ -72,30 +72,30 @@ class Usage:
         return self.by_driver(grant, position) if counted is None else counted
 
     def larger(self, grant: Grant, position: int) -> int | None:
-        """What a slice uses, by the account or by the driver, whichever says more; None where the driver does
-        not tell, as a process can have memory that the account has not."""
+        """A slice's use, by the account or by the driver, the larger of both; None if the driver does not
+        report it, as a process can have memory that the account lacks."""
         if self._has_failed(grant.slices[position].device_uuid):
             return None
         known = [self.counted(grant, position), self.by_driver(grant, position)]
         return max((amount for amount in known if amount is not None), default=None)
 
     def counted(self, grant: Grant, position: int) -> int | None:
-        """What the slice's account has in use; None where no living process is in it.
+        """The slice's use by its account; None if no living process is in it.
 
-        Also None where what holds the memory limit counts itself: the account is the container's to write.
+        Also None if the limit's backend counts itself: the container can write the account.
         """
         in_force = self.in_force(grant, position, MEMORY)
         if in_force is not None and in_force.used is not None:
             return None
         if in_force is None and _is_drivers(grant, position, MEMORY) and self._is_silent():
-            return None  # whether the driver counts is not known
+            return None  # not known whether the driver counts
         account = self._account(grant)
         if all(slot.dead for slot in account):
             return None
         return usage_page.in_use(account, position, self.device_memory(grant, position))
 
     def by_driver(self, grant: Grant, position: int) -> int | None:
-        """What the driver says of the container's cgroup, or of its processes together."""
+        """The driver's figure for the container's cgroup, or for its processes together."""
         in_force = self.in_force(grant, position, MEMORY)
         if in_force is not None and in_force.used is not None:
             return in_force.used
@@ -108,7 +108,7 @@ class Usage:
         return sum(known) if len(known) == len(told) else None
 
     def in_force(self, grant: Grant, position: int, kind: str) -> InForce | None:
-        """What the backend that holds a limit has in force; None where that is not known."""
+        """The limit in force by its backend; None if not known."""
         key = (grant.id, position, kind)
         if key not in self._in_force:
             self._in_force[key] = self._find_in_force(grant, position, kind)
@@ -123,7 +123,7 @@ class Usage:
         return holder.in_force(self._inventory, grant, position, kind)
 
     def of_drivers(self, grants: list[Grant]) -> OfDrivers:
-        """What drivers tell of these grants."""
+        """The drivers' reports about these grants."""
         in_force = {
             (grant.id, position, kind): self.in_force(grant, position, kind)
             for grant in grants
@@ -193,7 +193,7 @@ class Usage:
         return self._by_process
 
     def _of_drivers(self) -> OfDrivers | None:
-        """What whoever asks them has told; None: they are asked here."""
+        """The answers of the process that asks drivers; None: they are asked here."""
         if self._told is None and self._ask is not None:
             self._told = self._ask()
             for problem in self._told.problems:
@@ -205,7 +205,7 @@ class Usage:
         return told is not None and told.silent
 
     def _has_failed(self, uuid: str) -> bool:
-        """Whether a driver tells nothing of the device, and has a problem: some never do."""
+        """Whether a driver reports nothing of the device because of a problem: some never report anything."""
         told = self._of_drivers()
         return told is not None and bool(told.problems) and uuid not in told.by_process
 

@@ -1,7 +1,7 @@
-"""What a container's processes say in its usage page that they hold: the host's view of native/abi/page.h.
+"""The memory of a container's processes by its usage page: the host's view of native/abi/page.h.
 
-The container can write there what it likes, so that nothing of it is trusted: it is read whole, and every
-amount is bounded. How the page is made, and what it says of the devices' time, is in pages.py.
+The container can write anything there, so nothing of it is trusted: it is read whole, and every amount is
+bounded. pages.py makes the page, and reads the devices' time in it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xpu_runtime.limits import pages
 from xpu_runtime.linux import proc
 from xpu_runtime.value import Value
 
-#: What memory is counted as, in the layout's order.
+#: The kinds of memory, in the layout's order.
 KINDS = (
     "linear",
     "managed",
@@ -31,7 +31,7 @@ _LOOK_S = 1.0
 
 
 class ProcessUsage(Value):
-    """What one process of a container has on one device, as it says itself; bytes."""
+    """One process's memory on one device, by its own account; bytes."""
 
     slot: int
     pid: int  # in the container's own numbering
@@ -42,16 +42,17 @@ class ProcessUsage(Value):
     #: No process holds the slot's lock: its process has ended, or the slot counts memory that was freed while
     #: another process had it open.
     dead: bool = False
-    #: Of `used`, what other processes may have open.
+    #: The part of `used` that other processes may have open.
     exported: int = 0
     #: Allocations of other processes that it has open, on any device.
     imports: int = 0
 
 
 def held(entries: list[ProcessUsage], device: int) -> dict[int, int]:
-    """Bytes in use of a device by slot: what living processes have, and what they have open of ended ones.
+    """Bytes in use of a device by slot: memory of living processes, and memory of ended ones that they have
+    open.
 
-    The rest of what ended processes had is free, although the account keeps it until it is reaped
+    The rest of ended processes' memory is free, although the account keeps it until it is reaped
     (native/account/reap.c).
     """
     shared = any(entry.imports for entry in entries if not entry.dead)
@@ -68,10 +69,10 @@ def in_use(entries: list[ProcessUsage], device: int, most: int) -> int:
 
 
 def slots(folder: str, device_count: int) -> list[ProcessUsage]:
-    """What each process with a slot says that it has, the dead too that nobody has cleaned up yet. OSError.
+    """The memory of each process with a slot, also of dead ones that are not reaped yet. OSError.
 
-    A container can write what it likes there, or cut the file: amounts are its own claims, names are made
-    printable, and what is not there is left out. It can also put so many locks on the file that each question
+    A container can write anything there, or cut the file: amounts are its own claims, names are made
+    printable, and missing parts are left out. It can also put so many locks on the file that each question
     takes the kernel long: after a second of questions, the remaining processes count as living.
     """
     fd = pages.open_usage(folder)
@@ -104,7 +105,7 @@ def _is_locked(fd: int, slot: int) -> bool:
 
 
 def _slot(slot: int, content: bytes, device_count: int, *, dead: bool) -> list[ProcessUsage]:
-    """What a slot's bytes say, an entry a device."""
+    """A slot's content, an entry a device."""
     pid, imports = (int.from_bytes(content[at : at + 4], "little") for at in (0, _IMPORTS_AT))
     name = proc.printable(content[8:24].partition(b"\0")[0].decode("ascii", "replace"))
     found = []

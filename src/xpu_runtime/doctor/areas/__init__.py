@@ -1,5 +1,6 @@
-"""What is looked at: each file here is one area, and is registered by being there.
+"""The areas of `xpu doctor`: each file here is one, and is registered by being there.
 
 It defines `ORDER`, its place in the output, and `look(machine)`, which yields findings. It runs in a process
-of its own with an end (linux/bounded.py): it may fail or hang without harm. It changes nothing on the node.
+of its own with a deadline (linux/bounded.py): it may fail or hang without harm. It changes nothing on the
+node.
 """

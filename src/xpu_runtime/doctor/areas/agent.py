@@ -47,7 +47,7 @@ def look(machine: Machine) -> Iterator[Finding]:
             todo = "start it: systemctl enable --now xpu-agent (or run `xpu agent`)"
             yield finding.warning(_CHECK, text, todo)
         return
-    if not machine.complaints:  # else it is not known what is configured, nor would a new agent know
+    if not machine.complaints:  # otherwise the settings are unknown, also to a new agent
         yield from _not_read_again(machine.settings, running.get("metrics"))
     held = [each for device in running["devices"] for each in device["slices"] if each["held_strictly"]]
     for each in held:
@@ -59,7 +59,7 @@ def look(machine: Machine) -> Iterator[Finding]:
 
 
 def _not_read_again(config: Config, read: dict[str, str | None] | None) -> Iterator[Finding]:
-    """`read`: what the agent has read of `metrics` when it started; None: it does not tell (an earlier
+    """`read`: the agent's settings of `metrics` since its start; None: it does not tell them (an earlier
     version)."""
     if read is None:
         return

@@ -1,7 +1,7 @@
-"""What is computed once and kept: whether it still is what it was made from.
+"""Cached results: whether they still match their sources.
 
-Most of it is checked at each use and made anew. Told here is what is used although it is wrong, and what
-makes every start slower.
+Most are checked at each use and made anew. Findings are caches that are used although they are wrong, and
+those that make every start slower.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ORDER = 110
 _CHECK = "caches"
 _RENEW = "xpu devices (it makes them anew)"
 _MOST_BYTES = 16 << 20
-#: What is kept in the run folder: its largest size in bytes, and whether it is a JSON object.
+#: Caches in the run folder: the largest size in bytes, and whether it is a JSON object.
 _KEPT = {
     "inventory.json": (16 << 20, True),
     cache.COMPILED: (1 << 20, True),
@@ -47,7 +47,8 @@ def look(machine: Machine) -> Iterator[Finding]:
 
 
 def _kept() -> Iterator[Finding]:
-    """What in the run folder is no cache of ours; a start does without, and may be unable to replace it."""
+    """Files in the run folder that are no cache of ours; a start does without, and may be unable to replace
+    them."""
     for name, (most, is_json) in _KEPT.items():
         path = paths.in_run_dir(name)
         try:
@@ -62,7 +63,7 @@ def _kept() -> Iterator[Finding]:
 
 
 def _why_no_cache(path: str, most: int, is_json: bool) -> str:
-    """What is wrong with the file at `path`; "" if nothing is. OSError."""
+    """The fault of the file at `path`; "" if there is none. OSError."""
     there = os.lstat(path)
     if stat.S_ISLNK(there.st_mode) and os.path.exists(path):
         there = os.stat(path)
@@ -93,7 +94,7 @@ def _inventory(machine: Machine) -> Iterator[Finding]:
 
 
 def _configuration() -> Iterator[Finding]:
-    """The compiled configuration, where there is a file: the launcher reads only what is compiled."""
+    """The compiled configuration, if there is a file: the launcher reads only the compiled form."""
     path = paths.config_file()
     try:
         state = os.stat(path)

@@ -77,7 +77,7 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
 
 
 def of_version(version: tuple[int, int] | None) -> Iterator[Finding]:
-    """What there is to say of a containerd for which we are configured. None: the version is not known."""
+    """Findings about a containerd for which we are configured. None: the version is not known."""
     if version is not None and _FORGETFUL[0] <= version < _FORGETFUL[1]:
         text = "with hostUsers: false (a user namespace) a container starts under runc itself, without a GPU"
         yield finding.warning(

@@ -1,4 +1,4 @@
-"""The containers that run with slices: whether their devices and pages are still what they started with.
+"""Running containers with slices: whether their devices and pages are still those of their start.
 
 A container keeps the libraries and pages of the version that it was started with, also after an upgrade.
 """
@@ -41,7 +41,7 @@ def look(machine: Machine) -> Iterator[Finding]:
 
 
 def _unneeded(machine: Machine) -> Iterator[Finding]:
-    """What backends keep for devices that no container uses: a call was killed that should have ended it."""
+    """Backends' state for devices that no container uses: the call that should have ended it was killed."""
     if machine.grants is None:
         return
     needed = per_device.needed(machine.grants)

@@ -1,7 +1,7 @@
 """docker: whether it is configured for us, and whether the running engine has read that.
 
-The engine itself says what it knows, by `GET /info` on its socket (Docker's Engine API); it can have read
-its file at any SIGHUP, so that no time of the file or of the process tells.
+The engine itself tells its configuration, by `GET /info` on its socket (Docker's Engine API). It can have
+read its file at any SIGHUP, so the times of file and process do not show it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _running(process: Process) -> Iterator[Finding]:
 
 
 def info(path: str) -> dict[str, Any]:
-    """What the engine on the socket `path` says of itself; OSError, ValueError.
+    """The answer of the engine on the socket `path`; OSError, ValueError.
 
     Ends in time as a whole: an engine that sends a byte a second would never miss the socket's limit.
     """
@@ -120,8 +120,8 @@ def _info(path: str) -> dict[str, Any] | Exception:
 def compared(
     process: Process, path: str, said: dict[str, Any], ours: str | None, told: dict[str, Any]
 ) -> Iterator[Finding]:
-    """What differs between the file at `path`, which has `said` what it says and names `ours`, and what the
-    engine has `told`."""
+    """The differences between the file at `path` (its content is `said`, and it names `ours`) and the
+    engine's answer `told`."""
     who = f"dockerd (process {process.pid})"
     then = docker_flags.after_configure(process, said)
     again = f"{_configure(path)}, then {then}"

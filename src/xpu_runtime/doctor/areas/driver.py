@@ -1,4 +1,5 @@
-"""The drivers of the devices: found, loaded, of one version, and answering. Vendors tell what is theirs."""
+"""The drivers of the devices: found, loaded, of one version, and answering. Vendors add their own
+findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed: which version, by which Python it starts, and whether there is another one beside it."""
+"""The installation: its version, its Python, and whether there is another one beside it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def _parts() -> Iterator[Finding]:
 
 
 def _modules() -> Iterator[Finding]:
-    """The modules of a start that cannot be imported: a start may come by them late, with what it holds."""
+    """The modules of a start that cannot be imported: a start may reach them late, with a grant in its
+    hands."""
     python = interpreter.of_hook()
     if python is None or interpreter.why_not(python):
         return  # which is told
@@ -128,7 +129,7 @@ def _names() -> list[str]:
 
 
 def writable() -> Iterator[Finding]:
-    """The installed files and folders with which others than root could have root run what they like."""
+    """The installed files and folders by which others than root could have root run any code."""
     if paths.BY_PIP:
         return  # for development: they are whose the environment is
     found = [path for path in _installed() if _is_writable(path)]

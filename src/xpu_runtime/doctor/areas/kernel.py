@@ -1,4 +1,4 @@
-"""What the kernel gives: cgroups and seccomp."""
+"""The kernel: cgroups and seccomp."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def look(machine: Machine) -> Iterator[Finding]:
 def of_cgroups(
     mounted: list[cgroups.Hierarchy], systemd: bool, top: str = _TOP, own: tuple[str, ...] | None = None
 ) -> Finding:
-    """What these hierarchies, and whether systemd runs, mean for us; runc looks for them in `top`. `own`: the
+    """Findings about these hierarchies, and whether systemd runs; runc looks for them in `top`. `own`: the
     controllers of the v1 hierarchies that this process is in, one or more words each ("cpu,cpuacct")."""
     v1 = [each for each in mounted if each.version == 1 and "devices" in each.controllers]
     points = [each.mountpoint for each in mounted if each.version == 2]
@@ -45,7 +45,7 @@ def of_cgroups(
         return finding.problem("cgroups", text, f"mount -o remount,rw {used}")
     if missing:
         text = f"the cgroup hierarchies {', '.join(missing)} are not mounted: containers do not start"
-        # Of the kernel's own folder nobody can make one in it.
+        # No one can make a folder in the kernel's own one.
         below = any(each.mountpoint.startswith(f"{top}/") for each in mounted)
         before = [] if below else [f"mount -t tmpfs none {top}"]
         todo = "; ".join([*before, *(_mount_v1(name, top) for name in missing)])

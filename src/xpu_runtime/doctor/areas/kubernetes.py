@@ -1,4 +1,4 @@
-"""A node of a Kubernetes cluster: whether assignments can be verified, and nobody but root can sign one."""
+"""A node of a Kubernetes cluster: whether assignments can be verified, and only root can sign one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: whether it opens, is whole, is free, and says what runs."""
+"""The ledger: whether it opens, is whole, is free, and matches the running containers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xpu_runtime.request.units import show
 ORDER = 80
 _CHECK = "ledger"
 _WAIT_S = 3.0
-#: Bytes and files: some tens of starts, with what an agent that lends time keeps.
+#: Bytes and files: some tens of starts, and the files of an agent that lends time.
 _LITTLE, _FEW_FILES = 1 << 20, 256
 #: Seconds that no start takes, not even behind a hundred others.
 _LONG_PENDING_S = 300
@@ -65,7 +65,7 @@ def look(machine: Machine) -> Iterator[Finding]:
 
 
 def _space(folder: str) -> Iterator[Finding]:
-    """Whether a start has room for what it writes there."""
+    """Whether a start has room for its files there."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     todo = f"free space on the file system of {folder} (`df {folder}`, `df -i {folder}`)"
@@ -92,7 +92,7 @@ def _locked(path: str) -> Iterator[Finding]:
 
 
 def _damage(path: str) -> str:
-    """What SQLite finds wrong in the file (PRAGMA quick_check); "" where it is whole."""
+    """The damage that SQLite finds in the file (PRAGMA quick_check); "" if it is whole."""
     db = sqlite.connect(path, timeout=_WAIT_S, isolation_level=None)
     try:
         found = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
@@ -104,8 +104,8 @@ def _damage(path: str) -> str:
 
 
 def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding]:
-    """What the grants of the ledger at `path`, which has allocations of so many pods, have that does not fit
-    what runs."""
+    """Findings about grants of the ledger at `path`, which has allocations of so many pods, that do not match
+    the running containers."""
     dead = [grant for grant in grants if not survivors.has_processes(grant)]
     living = [grant for grant in grants if grant not in dead]
     if dead:
@@ -133,8 +133,8 @@ def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding
 def of_pods_containers(
     grants: list[Grant], of_pods: Mapping[int, tuple[str, str]], allocations: list[Allocation]
 ) -> Iterator[Finding]:
-    """What containers of pods hold that nobody can use, and what they hold beyond what their pod was given.
-    `of_pods`: the pod's UID and the container's name, by the number of its grant."""
+    """Findings about slices of pods' containers that nobody can use, and about slices beyond their pod's
+    allocation. `of_pods`: the pod's UID and the container's name, by the number of its grant."""
     living = [grant for grant in grants if grant.id in of_pods and survivors.has_processes(grant)]
     labels = {each.uid: each.label for each in allocations}
     for grant in living:
