@@ -105,7 +105,7 @@ static void prune(struct cgroup *node) {
     }
 }
 
-void cgroup_hold(struct cgroup *group) { group->references++; }
+static void hold(struct cgroup *group) { group->references++; }
 
 void cgroup_release(struct cgroup *group) {
     if (!group)
@@ -196,7 +196,7 @@ struct cgroup *cgroup_of(struct client *client) {
         prune(node);
         return root;
     }
-    cgroup_hold(node);
+    hold(node);
     cgroup_release(client->cgroup);
     free(client->cgroup_path);
     client->cgroup = node;
@@ -266,7 +266,7 @@ static void sweep(struct cgroup *group, char *path, size_t length) {
 
 enum sim_status cgroup_set_limits(struct cgroup *group, uint32_t device, uint64_t soft, uint64_t hard) {
     char path[PATH_MAX] = "";
-    cgroup_hold(group);
+    hold(group);
     group->soft[device] = soft;
     group->hard[device] = hard;
     bool any = false;
@@ -274,7 +274,7 @@ enum sim_status cgroup_set_limits(struct cgroup *group, uint32_t device, uint64_
         any = any || group->soft[i] != 0 || group->hard[i] != SIM_LIMIT_MAX;
     if (any && !group->limited) {
         group->limited = true;
-        cgroup_hold(group);
+        hold(group);
     } else if (!any) {
         drop_limits(group);
     }
@@ -291,7 +291,7 @@ bool cgroup_charge(struct cgroup *group, uint32_t device, uint64_t size) {
     }
     for (struct cgroup *node = group; node; node = node->parent)
         node->used[device] += size;
-    cgroup_hold(group);
+    hold(group);
     return true;
 }
 

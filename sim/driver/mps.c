@@ -23,6 +23,13 @@ static void lose(struct client *client) {
         }
 }
 
+static bool faulted(const struct client *server) {
+    for (const struct client *client = state.clients; client; client = client->next)
+        if (client->mps.server == server && client->mps.struck && !client->doomed)
+            return true;
+    return false;
+}
+
 /* Percent and pinned memory in MiB, as SIM_MPS_JOIN has them in one argument. */
 static enum sim_status join(struct client *client, uint64_t key, uint64_t limits) {
     struct client *server = server_of(key);
@@ -31,19 +38,12 @@ static enum sim_status join(struct client *client, uint64_t key, uint64_t limits
         return SIM_NOT_FOUND;
     if (percent < 1 || percent > 100)
         return SIM_INVALID;
-    if (mps_faulted(server))
+    if (faulted(server))
         return SIM_PENDING;
     client->mps.server = server;
     client->mps.percent = percent;
     client->mps.pinned = (limits >> 32) << 20;
     return SIM_OK;
-}
-
-bool mps_faulted(const struct client *server) {
-    for (const struct client *client = state.clients; client; client = client->next)
-        if (client->mps.server == server && client->mps.struck && !client->doomed)
-            return true;
-    return false;
 }
 
 enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value) {
@@ -57,7 +57,7 @@ enum sim_status mps_request(struct client *client, const struct sim_request *req
     case SIM_MPS_JOIN:
         return join(client, request->argument[0], request->argument[1]);
     case SIM_MPS_STATUS:
-        value[0] = mps_faulted(client);
+        value[0] = faulted(client);
         return client->mps.key ? SIM_OK : SIM_INVALID;
     }
     return SIM_INVALID;

@@ -16,15 +16,15 @@ static bool namespace_of(pid_t pid, const char *kind, struct stat *found) {
     return stat(path, found) == 0;
 }
 
-bool process_same_namespace(pid_t a, pid_t b, const char *kind) {
+static bool same_namespace(pid_t a, pid_t b, const char *kind) {
     struct stat one, other;
     return namespace_of(a, kind, &one) && namespace_of(b, kind, &other) && one.st_dev == other.st_dev &&
            one.st_ino == other.st_ino;
 }
 
-bool process_on_host(pid_t pid) { return process_same_namespace(pid, getpid(), "mnt"); }
+bool process_on_host(pid_t pid) { return same_namespace(pid, getpid(), "mnt"); }
 
-uint32_t process_pid_inside(pid_t pid) {
+static uint32_t pid_inside(pid_t pid) {
     char path[64], line[512];
     unsigned inside = 0;
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
@@ -74,8 +74,7 @@ static bool uses(const struct client *client, uint32_t device, uint32_t mig) {
 
 static uint32_t list_unit(struct client *asker, uint32_t device, uint32_t mig, uint64_t since,
                           struct sim_process *found, uint32_t count) {
-    bool sees_all =
-        state.devices[device].info.host_pids || process_same_namespace(asker->pid, getpid(), "pid");
+    bool sees_all = state.devices[device].info.host_pids || same_namespace(asker->pid, getpid(), "pid");
     uint32_t first = count;
     const struct sim_mig *instance = mig == SIM_NO_MIG ? NULL : &state.devices[device].info.mig[mig];
     unit_advance(unit_of(device, mig), clock_now());
@@ -84,8 +83,7 @@ static uint32_t list_unit(struct client *asker, uint32_t device, uint32_t mig, u
             continue;
         uint32_t pid = (uint32_t)client->pid;
         if (!sees_all)
-            pid =
-                process_same_namespace(asker->pid, client->pid, "pid") ? process_pid_inside(client->pid) : 0;
+            pid = same_namespace(asker->pid, client->pid, "pid") ? pid_inside(client->pid) : 0;
         if (!pid)
             continue;
         struct sim_process *entry = NULL;

@@ -244,7 +244,6 @@ void cgroup_setup(void);
 /* The node of the cgroup that a client's process is in now (of the root, where that cannot be known). */
 struct cgroup *cgroup_of(struct client *client);
 enum sim_status cgroup_named(const char *path, bool create, struct cgroup **found);
-void cgroup_hold(struct cgroup *group);
 void cgroup_release(struct cgroup *group);
 /* The nearest limited cgroup at or above `group`, or NULL. */
 struct cgroup *cgroup_limit(struct cgroup *group, uint32_t device);
@@ -352,14 +351,11 @@ void unit_advance(struct unit *unit, uint64_t now);
 uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
 /* mps.c */
 enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value);
-bool mps_faulted(const struct client *server);
 /* A client goes; with a server, what its clients have. */
 void mps_leave(struct client *gone);
 
 /* process.c: what /proc says of a client. */
 bool process_on_host(pid_t pid);
-bool process_same_namespace(pid_t a, pid_t b, const char *kind);
-uint32_t process_pid_inside(pid_t pid);
 uint32_t process_list(struct client *asker, const struct sim_request *request, struct sim_process *found);
 uint32_t process_users(uint32_t *pids);
 

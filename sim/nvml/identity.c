@@ -35,37 +35,11 @@ NVML_API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *versi
     return nvml_copy(device->gpu->info.vbios, version, length);
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
-    CHECK(nvml_check, device, index);
-    *index = device->index;
-    return NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) {
-    CHECK(nvml_check, device, minor);
-    if (device->instance)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *minor = device->gpu->info.minor;
-    return NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned int *id) {
-    CHECK(nvml_check, device, id);
-    *id = device->gpu->info.bus << 8;
-    return NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, unsigned int *brand) {
-    CHECK(nvml_check, device, brand);
-    *brand = device->gpu->info.brand;
-    return NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, unsigned int *architecture) {
-    CHECK(nvml_check, device, architecture);
-    *architecture = device->gpu->info.architecture;
-    return NVML_SUCCESS;
-}
+ANSWER(nvmlDeviceGetIndex, nvml_check, device->index)
+ANSWER_OF_CARD(nvmlDeviceGetMinorNumber, nvml_check, device->gpu->info.minor)
+ANSWER(nvmlDeviceGetBoardId, nvml_check, device->gpu->info.bus << 8)
+ANSWER(nvmlDeviceGetBrand, nvml_check, device->gpu->info.brand)
+ANSWER(nvmlDeviceGetArchitecture, nvml_check, device->gpu->info.architecture)
 
 NVML_API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     CHECK(nvml_check, device, major && minor);
@@ -121,11 +95,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *cu
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count) {
-    CHECK(nvml_check, device, count);
-    *count = device->gpu->info.mig_capable && !device->instance ? SIM_MAX_MIG : 0;
-    return NVML_SUCCESS;
-}
+ANSWER(nvmlDeviceGetMaxMigDeviceCount, nvml_check,
+       device->gpu->info.mig_capable && !device->instance ? SIM_MAX_MIG : 0)
 
 NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
                                                           nvmlDevice_t *mig) {
@@ -140,11 +111,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, u
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is) {
-    CHECK(nvml_check, device, is);
-    *is = device->instance != NULL;
-    return NVML_SUCCESS;
-}
+ANSWER(nvmlDeviceIsMigDeviceHandle, nvml_check, device->instance != NULL)
 
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id) {
     CHECK(nvml_check, device, id);

@@ -20,14 +20,11 @@ struct nvmlDevice_st {
 nvmlReturn_t nvml_check(nvmlDevice_t device, const char *function);
 /* As nvml_check, and the card must answer: everything but its identity needs that. */
 nvmlReturn_t nvml_check_alive(nvmlDevice_t device, const char *function);
-nvmlReturn_t nvml_ready(void);
 nvmlReturn_t nvml_result(enum sim_status status);
 nvmlReturn_t nvml_copy(const char *text, char *to, unsigned int length);
 nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply *reply, void *payload,
                       size_t size);
-nvmlDevice_t nvml_device(uint32_t index);
 nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index);
-const struct sim_inventory *nvml_inventory(void);
 
 unsigned long long nvml_now(void); /* µs, as time stamps are */
 /* NVML's convention for lists: *count is the capacity, and becomes what there is. */
@@ -51,5 +48,23 @@ nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
         if (!(argument))                                                                                     \
             return NVML_ERROR_INVALID_ARGUMENT;                                                              \
     } while (0)
+
+/* A function that answers with one number. */
+#define ANSWER(function, condition, number)                                                                  \
+    NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *answer) {                              \
+        CHECK(condition, device, answer);                                                                    \
+        *answer = (number);                                                                                  \
+        return NVML_SUCCESS;                                                                                 \
+    }
+
+/* The same of what a MIG device has none of its own. */
+#define ANSWER_OF_CARD(function, condition, number)                                                          \
+    NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *answer) {                              \
+        CHECK(condition, device, answer);                                                                    \
+        if (device->instance)                                                                                \
+            return NVML_ERROR_NOT_SUPPORTED;                                                                 \
+        *answer = (number);                                                                                  \
+        return NVML_SUCCESS;                                                                                 \
+    }
 
 #endif

@@ -1,42 +1,13 @@
 /*
- * libnvidia-ml: devices among each other: over PCI, as libcuda has it, and by NVLink, which the simulated
- * cards do not have. Programs that look for peers ask all the same. All cards are on the root bus of one host
- * bridge, and near each processor.
+ * libnvidia-ml: devices among each other: over PCI, as libcuda has it. The simulated cards have no NVLink, of
+ * which the generated functions say that. All cards are on the root bus of one host bridge, and near each
+ * processor.
  */
 #define _GNU_SOURCE
 #include "library.h"
 
 #include <string.h>
 #include <unistd.h>
-
-NVML_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, unsigned int *active) {
-    (void)link;
-    CHECK(nvml_check_alive, device, active);
-    return NVML_ERROR_NOT_SUPPORTED;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link,
-                                                          unsigned int *type) {
-    return nvmlDeviceGetNvLinkState(device, link, type);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link,
-                                                          nvmlPciInfo_t *pci) {
-    (void)link;
-    CHECK(nvml_check_alive, device, pci);
-    return NVML_ERROR_NOT_SUPPORTED;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int link,
-                                                       nvmlPciInfo_t *pci) {
-    return nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, pci);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link,
-                                                    unsigned int capability, unsigned int *value) {
-    (void)capability;
-    return nvmlDeviceGetNvLinkState(device, link, value);
-}
 
 NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, unsigned int kind,
                                              unsigned int *status) {

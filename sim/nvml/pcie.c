@@ -35,20 +35,10 @@ static unsigned int generation(const struct sim_device *info) {
 
 enum { LANES = 16, COUNTERS = 2 /* sent, received */ };
 
-/* A MIG device has no link of its own. */
-#define LINK(function, answer)                                                                               \
-    NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *value) {                               \
-        CHECK(nvml_check_alive, device, value);                                                              \
-        if (device->instance)                                                                                \
-            return NVML_ERROR_NOT_SUPPORTED;                                                                 \
-        *value = (answer);                                                                                   \
-        return NVML_SUCCESS;                                                                                 \
-    }
-
-LINK(nvmlDeviceGetCurrPcieLinkGeneration, generation(&device->gpu->info))
-LINK(nvmlDeviceGetMaxPcieLinkGeneration, generation(&device->gpu->info))
-LINK(nvmlDeviceGetCurrPcieLinkWidth, LANES)
-LINK(nvmlDeviceGetMaxPcieLinkWidth, LANES)
+ANSWER_OF_CARD(nvmlDeviceGetCurrPcieLinkGeneration, nvml_check_alive, generation(&device->gpu->info))
+ANSWER_OF_CARD(nvmlDeviceGetMaxPcieLinkGeneration, nvml_check_alive, generation(&device->gpu->info))
+ANSWER_OF_CARD(nvmlDeviceGetCurrPcieLinkWidth, nvml_check_alive, LANES)
+ANSWER_OF_CARD(nvmlDeviceGetMaxPcieLinkWidth, nvml_check_alive, LANES)
 
 NVML_API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned int counter,
                                                   unsigned int *kilobytes_per_second) {

@@ -92,24 +92,16 @@ NVML_API nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 
 /* ---- sessions: a simulated card encodes and captures nothing ---- */
 
-static nvmlReturn_t no_sessions(unsigned int *count) {
-    *count = 0;
-    return NVML_SUCCESS;
-}
+#define NO_SESSIONS(function, type)                                                                          \
+    NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *sessions) {               \
+        (void)sessions;                                                                                      \
+        CHECK(nvml_check_alive, device, count);                                                              \
+        *count = 0;                                                                                          \
+        return NVML_SUCCESS;                                                                                 \
+    }
 
-NVML_API nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned int *count,
-                                                   nvmlEncoderSessionInfo_t *sessions) {
-    (void)sessions;
-    CHECK(nvml_check_alive, device, count);
-    return no_sessions(count);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t device, unsigned int *count,
-                                               nvmlFBCSessionInfo_t *sessions) {
-    (void)sessions;
-    CHECK(nvml_check_alive, device, count);
-    return no_sessions(count);
-}
+NO_SESSIONS(nvmlDeviceGetEncoderSessions, nvmlEncoderSessionInfo_t)
+NO_SESSIONS(nvmlDeviceGetFBCSessions, nvmlFBCSessionInfo_t)
 
 NVML_API nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned int *sessions,
                                                 unsigned int *fps, unsigned int *latency) {
@@ -126,17 +118,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t 
 
 /* ---- accounting: on, of the processes that run ---- */
 
-NVML_API nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned int *mode) {
-    CHECK(nvml_check_alive, device, mode);
-    *mode = 1;
-    return NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int *size) {
-    CHECK(nvml_check_alive, device, size);
-    *size = SIM_MAX_PROCESSES;
-    return NVML_SUCCESS;
-}
+ANSWER(nvmlDeviceGetAccountingMode, nvml_check_alive, 1)
+ANSWER(nvmlDeviceGetAccountingBufferSize, nvml_check_alive, SIM_MAX_PROCESSES)
 
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count,
                                                   unsigned int *pids) {

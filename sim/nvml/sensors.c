@@ -124,21 +124,10 @@ NVML_API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int 
     return result;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) {
-    CHECK(nvml_check_alive, device, milliwatts);
-    if (device->instance)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *milliwatts = device->gpu->info.power_limit_mw;
-    return NVML_SUCCESS;
-}
+ANSWER_OF_CARD(nvmlDeviceGetEnforcedPowerLimit, nvml_check_alive, device->gpu->info.power_limit_mw)
 
 NVML_API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *milliwatts) {
     return nvmlDeviceGetEnforcedPowerLimit(device, milliwatts);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int *percent) {
-    CHECK(nvml_check_alive, device, percent);
-    return NVML_ERROR_NOT_SUPPORTED; /* data centre cards are cooled by their server */
 }
 
 enum { CLOCK_MEMORY = 2, CLOCK_COUNT = 4 };
@@ -208,17 +197,10 @@ NVML_API nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t devi
 }
 
 /* The modes of a card that nobody has changed. */
-#define FIXED_MODE(function, value)                                                                          \
-    NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *mode) {                                \
-        CHECK(nvml_check_alive, device, mode);                                                               \
-        *mode = (value);                                                                                     \
-        return NVML_SUCCESS;                                                                                 \
-    }
-
-FIXED_MODE(nvmlDeviceGetPersistenceMode, 1)
-FIXED_MODE(nvmlDeviceGetComputeMode, 0)
-FIXED_MODE(nvmlDeviceGetDisplayMode, 0)
-FIXED_MODE(nvmlDeviceGetDisplayActive, 0)
+ANSWER(nvmlDeviceGetPersistenceMode, nvml_check_alive, 1)
+ANSWER(nvmlDeviceGetComputeMode, nvml_check_alive, 0)
+ANSWER(nvmlDeviceGetDisplayMode, nvml_check_alive, 0)
+ANSWER(nvmlDeviceGetDisplayActive, nvml_check_alive, 0)
 
 NVML_API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned int *current,
                                            unsigned int *pending) {

@@ -19,9 +19,6 @@ static unsigned int users; /* changed with the lock held, read without */
 static struct sim_inventory inventory;
 static struct nvmlDevice_st devices[SIM_MAX_DEVICES], instances[SIM_MAX_DEVICES][SIM_MAX_MIG];
 
-const struct sim_inventory *nvml_inventory(void) { return &inventory; }
-nvmlDevice_t nvml_device(uint32_t index) { return &devices[index]; }
-
 nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index) {
     return &instances[device - devices][index];
 }
@@ -105,7 +102,7 @@ NVML_API nvmlReturn_t nvmlShutdown(void) {
     return result;
 }
 
-nvmlReturn_t nvml_ready(void) {
+static nvmlReturn_t ready(void) {
     if (!__atomic_load_n(&users, __ATOMIC_ACQUIRE))
         return NVML_ERROR_UNINITIALIZED;
     return sim_connected() || sim_connect() == SIM_OK ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
@@ -126,7 +123,7 @@ static bool is_handle(nvmlDevice_t device) {
 }
 
 nvmlReturn_t nvml_check(nvmlDevice_t device, const char *function) {
-    nvmlReturn_t result = nvml_ready();
+    nvmlReturn_t result = ready();
     if (result != NVML_SUCCESS)
         return result;
     if (!is_handle(device))
@@ -198,7 +195,7 @@ NVML_API const char *nvmlErrorString(nvmlReturn_t result) {
 
 #define SYSTEM(argument)                                                                                     \
     do {                                                                                                     \
-        nvmlReturn_t ready_result = nvml_ready();                                                            \
+        nvmlReturn_t ready_result = ready();                                                                 \
         if (ready_result != NVML_SUCCESS)                                                                    \
             return ready_result;                                                                             \
         if (!(argument))                                                                                     \

@@ -57,37 +57,21 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     return result;
 }
 
-static nvmlReturn_t engine(nvmlDevice_t device, unsigned int *percent, unsigned int *period) {
-    if (device->gpu->info.mig_enabled)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *percent = 0;
-    *period = 1000000; /* µs */
-    return NVML_SUCCESS;
-}
+/* An engine: nothing uses it. */
+#define IDLE(function)                                                                                       \
+    NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *percent, unsigned int *period) {       \
+        CHECK(nvml_check_alive, device, percent &&period);                                                   \
+        if (device->gpu->info.mig_enabled)                                                                   \
+            return NVML_ERROR_NOT_SUPPORTED;                                                                 \
+        *percent = 0;                                                                                        \
+        *period = 1000000; /* µs */                                                                         \
+        return NVML_SUCCESS;                                                                                 \
+    }
 
-NVML_API nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *percent,
-                                                      unsigned int *period) {
-    CHECK(nvml_check_alive, device, percent && period);
-    return engine(device, percent, period);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *percent,
-                                                      unsigned int *period) {
-    CHECK(nvml_check_alive, device, percent && period);
-    return engine(device, percent, period);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *percent,
-                                                  unsigned int *period) {
-    CHECK(nvml_check_alive, device, percent && period);
-    return engine(device, percent, period);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *percent,
-                                                  unsigned int *period) {
-    CHECK(nvml_check_alive, device, percent && period);
-    return engine(device, percent, period);
-}
+IDLE(nvmlDeviceGetEncoderUtilization)
+IDLE(nvmlDeviceGetDecoderUtilization)
+IDLE(nvmlDeviceGetJpgUtilization)
+IDLE(nvmlDeviceGetOfaUtilization)
 
 NVML_API nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device,
                                                       nvmlGpuDynamicPstatesInfo_t *info) {
@@ -156,18 +140,4 @@ NVML_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, n
     for (int i = 0; i < count; i++)
         values[i].nvmlReturn = field(device, &values[i]);
     return NVML_SUCCESS;
-}
-
-/* ---- confidential computing: no simulated card has it ---- */
-
-NVML_API nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device,
-                                                          nvmlConfComputeMemSizeInfo_t *size) {
-    CHECK(nvml_check_alive, device, size);
-    return NVML_ERROR_NOT_SUPPORTED;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device,
-                                                                   nvmlMemory_t *memory) {
-    CHECK(nvml_check_alive, device, memory);
-    return NVML_ERROR_NOT_SUPPORTED;
 }

@@ -114,8 +114,6 @@ CUcontext cuda_primary(CUdevice number);
 
 /* submit.c */
 CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply);
-CUresult cuda_ask(CUcontext context, uint32_t operation, uint64_t first, uint64_t second,
-                  struct sim_reply *reply);
 void cuda_work_begin(CUcontext context);
 void cuda_work_end(CUcontext context);
 void cuda_work_forget(CUcontext context);

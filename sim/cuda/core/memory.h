@@ -174,8 +174,6 @@ CUresult cuda_linear(CUcontext context, enum range_kind kind, size_t bytes, uint
 /* With the lock held: frees what that made. */
 void cuda_linear_free(struct range *range);
 void cuda_forget_small(CUcontext context); /* NULL: of all */
-/* The heap of a context's small allocations; NULL: no memory. */
-struct heap *cuda_small(CUcontext context);
 
 /* ---- the others ---- */
 

@@ -21,8 +21,8 @@ static void (*after_waits)(void); /* pool.c's, which is above this file */
 
 enum { LEGACY_CHANNEL = 0, DEFAULT_CONNECTIONS = 8, HIGHEST_PRIORITY = -5 };
 
-CUresult cuda_ask(CUcontext context, uint32_t operation, uint64_t first, uint64_t second,
-                  struct sim_reply *reply) {
+static CUresult ask(CUcontext context, uint32_t operation, uint64_t first, uint64_t second,
+                    struct sim_reply *reply) {
     struct sim_request request = {
         .operation = operation, .context = context->id, .argument = {first, second}};
     enum sim_status status = sim_call(&request, NULL, reply, NULL, 0);
@@ -32,7 +32,7 @@ CUresult cuda_ask(CUcontext context, uint32_t operation, uint64_t first, uint64_
 }
 
 CUresult cuda_call(CUcontext context, uint32_t operation, uint64_t argument, struct sim_reply *reply) {
-    return cuda_ask(context, operation, argument, 0, reply);
+    return ask(context, operation, argument, 0, reply);
 }
 
 /* ---- a context's queue; all with the context's lock held ---- */
@@ -171,7 +171,7 @@ static CUresult make_room(CUcontext context, uint32_t channel, unsigned count, b
         work->issued[channel] - SIM_QUEUE_DEPTH + (count > SIM_QUEUE_FREE ? count : SIM_QUEUE_FREE);
     pthread_mutex_unlock(&context->lock);
     CUresult result =
-        full ? cuda_ask(context, SIM_SYNC, channel, position, NULL) : cuda_ask(context, SIM_LOOK, 0, 0, NULL);
+        full ? ask(context, SIM_SYNC, channel, position, NULL) : ask(context, SIM_LOOK, 0, 0, NULL);
     pthread_mutex_lock(&context->lock);
     return result;
 }
@@ -231,7 +231,7 @@ CUresult cuda_submit(CUstream handle, struct sim_command command, struct mark *m
     return result;
 }
 
-CUresult cuda_look(CUcontext context) { return cuda_ask(context, SIM_LOOK, 0, 0, NULL); }
+CUresult cuda_look(CUcontext context) { return ask(context, SIM_LOOK, 0, 0, NULL); }
 
 void cuda_spend(uint64_t begun, uint64_t ns) {
     while (xpu_now() - begun < ns)
@@ -261,7 +261,7 @@ static CUresult ask_for(const struct mark *mark, uint32_t operation) {
     pthread_mutex_unlock(&mark->context->lock);
     if (result != CUDA_SUCCESS || done)
         return result;
-    return cuda_ask(mark->context, operation, mark->channel, mark->position, NULL);
+    return ask(mark->context, operation, mark->channel, mark->position, NULL);
 }
 
 CUresult cuda_done(const struct mark *mark) { return ask_for(mark, SIM_QUERY); }

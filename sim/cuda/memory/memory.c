@@ -16,7 +16,8 @@ struct small {
 
 static struct small *smalls; /* one for each context that has small allocations */
 
-struct heap *cuda_small(CUcontext context) {
+/* The heap of a context's small allocations; NULL: no memory. */
+static struct heap *small_of(CUcontext context) {
     for (struct small *small = smalls; small; small = small->next)
         if (small->heap.context == context)
             return &small->heap;
@@ -77,7 +78,7 @@ static CUresult take_whole(struct range *range, uintptr_t below) {
 }
 
 static CUresult take_part(struct range *range) {
-    struct heap *heap = cuda_small(range->context);
+    struct heap *heap = small_of(range->context);
     CUresult result = heap ? cuda_heap_take(heap, range->size, &range->span) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS)
         range->start = span_address(range->span);

@@ -59,7 +59,8 @@ void cuda_forget_pools(void) {
     host_current = host_default = NULL;
 }
 
-CUmemoryPool cuda_pool_default(CUdevice device, bool host) {
+/* The default pool of a device, or of the host; NULL: no memory. */
+static CUmemoryPool default_pool(CUdevice device, bool host) {
     CUmemoryPool *place = host ? &host_default : &defaults[device];
     CUmemPoolProps properties = {
         .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -151,7 +152,7 @@ static CUresult allocate_on(CUdeviceptr *pointer, size_t bytes, CUmemoryPool poo
     if (!pool)
         pool = current[context->device];
     if (!pool)
-        pool = cuda_pool_default(context->device, false);
+        pool = default_pool(context->device, false);
     if (!pool)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     else if (!cuda_is_pool(pool))
@@ -211,7 +212,7 @@ static CUresult get(CUmemoryPool *pool, CUdevice device, bool host, bool as_set)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&cuda_memory);
     CUmemoryPool chosen = host ? host_current : current[device];
-    *pool = as_set && chosen ? chosen : cuda_pool_default(device, host);
+    *pool = as_set && chosen ? chosen : default_pool(device, host);
     pthread_mutex_unlock(&cuda_memory);
     return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

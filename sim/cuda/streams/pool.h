@@ -29,8 +29,6 @@ void cuda_pool_freed(const struct range *old);
 bool cuda_is_pool(CUmemoryPool pool);
 CUmemoryPool cuda_pool_new(const CUmemPoolProps *properties, CUdevice device, bool host);
 void cuda_pool_delete(CUmemoryPool pool);
-/* The default pool of a device, or of the host; NULL: no memory. */
-CUmemoryPool cuda_pool_default(CUdevice device, bool host);
 /* Its location goes back to the default one. */
 void cuda_pool_replace(CUmemoryPool pool);
 

@@ -26,12 +26,6 @@ int clients(void) {
     return count;
 }
 
-void list_clients(void) {
-    for (int i = 0; i < MAX_CONNECTIONS; i++)
-        if (connections[i].kind == CLIENT)
-            say("%d\n", connections[i].pid);
-}
-
 /* It is gone, or to go: so is all that its clients had. */
 void end_server(void) {
     kill(server, SIGKILL);
