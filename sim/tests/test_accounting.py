@@ -8,25 +8,20 @@ import subprocess
 from collections.abc import Callable
 
 from support import GIB, MIB
-from support.simulation import NOT_INITIALIZED, OUT_OF_MEMORY, SUCCESS, Process
+from support.simulation import NOT_INITIALIZED, OUT_OF_MEMORY, SUCCESS, Process, used
 from xpu_simulator.simulator import SimState
 
 Start = Callable[..., Process]
 Up = Callable[..., SimState]
+Working = Callable[..., tuple[str, Process]]
 T4 = 15360 * MIB
 
 
-def used(observer: Process, device: int = 0) -> int:
-    """Bytes in use on a device, as NVML says."""
-    memory: dict[str, int] = observer.nvml("nvmlDeviceGetMemoryInfo", device)
-    assert memory["used"] + memory["free"] == memory["total"]
-    return memory["used"]
-
-
-def test_an_allocation_is_seen_by_cuda_nvml_and_nvidia_smi_until_it_is_freed(up: Up, process: Start) -> None:
-    root = up("2xT4").root
-    one, observer = process(root), process(root)
-    assert one.start() == SUCCESS
+def test_an_allocation_is_seen_by_cuda_nvml_and_nvidia_smi_until_it_is_freed(
+    working: Working, process: Start
+) -> None:
+    root, one = working("2xT4")
+    observer = process(root)
     result, pointer = one.alloc(338 * MIB)
     assert result == SUCCESS
     assert one.info() == [SUCCESS, T4 - 338 * MIB, T4]
@@ -39,9 +34,7 @@ def test_an_allocation_is_seen_by_cuda_nvml_and_nvidia_smi_until_it_is_freed(up:
     assert used(observer) == 0
 
 
-def test_the_last_byte_can_be_had_and_not_one_more(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_the_last_byte_can_be_had_and_not_one_more(one: Process) -> None:
     assert one.alloc(T4 + 1)[0] == OUT_OF_MEMORY
     assert one.alloc(T4 - 2 * MIB)[0] == SUCCESS
     assert one.alloc(2 * MIB + 1)[0] == OUT_OF_MEMORY
@@ -86,21 +79,19 @@ def test_a_killed_process_holds_nothing_the_moment_it_is_dead(up: Up, process: S
         assert used(observer) == 0
 
 
-def test_a_process_that_ends_by_itself_holds_nothing(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, observer = process(root), process(root)
-    one.start()
-    one.alloc(GIB)
+def test_a_process_that_ends_by_itself_holds_nothing(working: Working, process: Start) -> None:
+    root, one = working("1xT4", 0, GIB)
+    observer = process(root)
     assert used(observer) == GIB
     one.end()
     assert used(observer) == 0
 
 
-def test_a_forked_child_that_outlives_its_parent_keeps_nothing_of_it_alive(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, observer = process(root), process(root)
-    one.start()
-    one.alloc(GIB)
+def test_a_forked_child_that_outlives_its_parent_keeps_nothing_of_it_alive(
+    working: Working, process: Start
+) -> None:
+    root, one = working("1xT4", 0, GIB)
+    observer = process(root)
     child = one.fork()
     try:
         one.kill()
@@ -109,10 +100,9 @@ def test_a_forked_child_that_outlives_its_parent_keeps_nothing_of_it_alive(up: U
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_forked_child_starts_without_cuda_and_then_has_its_own(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, observer = process(root), process(root)
-    one.start()
+def test_a_forked_child_starts_without_cuda_and_then_has_its_own(working: Working, process: Start) -> None:
+    root, one = working("1xT4")
+    observer = process(root)
     _, pointer = one.alloc(GIB)
     without = one.in_child(["alloc", GIB], ["free", pointer], ["info"], ["synchronize"])
     assert [without[0][0], without[1], without[2][0], without[3]] == [NOT_INITIALIZED] * 4
@@ -132,9 +122,7 @@ def test_a_context_costs_what_the_topology_says(up: Up, process: Start) -> None:
     assert one.create() == OUT_OF_MEMORY
 
 
-def test_pitched_and_managed_memory_count_as_well(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_pitched_and_managed_memory_count_as_well(one: Process) -> None:
     assert one.pitch(1000, 2048) == [SUCCESS, 1024]
     assert used(one) == 2 * MIB
     assert one.managed(4 * MIB) == SUCCESS
@@ -143,9 +131,7 @@ def test_pitched_and_managed_memory_count_as_well(up: Up, process: Start) -> Non
     assert one.pitch(1 << 40, 1 << 40)[0] == OUT_OF_MEMORY
 
 
-def test_what_is_copied_to_a_device_comes_back_and_nothing_beyond_it(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_what_is_copied_to_a_device_comes_back_and_nothing_beyond_it(one: Process) -> None:
     _, first = one.alloc(4096)
     _, second = one.alloc(4096)
     assert one.write(first, "weights") == SUCCESS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from support import MIB
-from support.simulation import SUCCESS, Process
+from support.simulation import SUCCESS, Process, used
 
-from .test_memory import INVALID, used
+from .test_memory import INVALID
 
 FILE_NOT_FOUND, NOT_SUPPORTED = 301, 801
 

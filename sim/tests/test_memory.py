@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from support import GIB, MIB
-from support.simulation import OUT_OF_MEMORY, SUCCESS, Process
+from support.simulation import OUT_OF_MEMORY, SUCCESS, Process, used
 from xpu_simulator.simulator import SimState
 
 Start = Callable[..., Process]
@@ -20,20 +20,6 @@ THRESHOLD, RESERVED, RESERVED_HIGH, USED, USED_HIGH = 4, 5, 6, 7, 8
 STACK, PRINTF, HEAP = 0, 1, 2
 HOST, HOST_NUMA = 2, 3
 SPARSE, DEFERRED = 0x40, 0x80
-
-
-@pytest.fixture
-def one(up: Up, process: Start) -> Process:
-    """A process with a context on a card whose contexts take nothing by themselves."""
-    worker = process(up("1xT4").root)
-    assert worker.start() == SUCCESS
-    return worker
-
-
-def used(observer: Process) -> int:
-    """Bytes in use on the device, as NVML says."""
-    memory: dict[str, int] = observer.nvml("nvmlDeviceGetMemoryInfo")
-    return memory["used"]
 
 
 def reported(observer: Process, pid: int) -> int:

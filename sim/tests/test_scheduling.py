@@ -14,6 +14,7 @@ from xpu_simulator.simulator import SimState
 
 Start = Callable[..., Process]
 Up = Callable[..., SimState]
+Working = Callable[..., tuple[str, Process]]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -23,18 +24,14 @@ def until(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < end
 
 
-def test_a_kernel_takes_its_time_and_a_launch_does_not_wait_for_it(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_a_kernel_takes_its_time_and_a_launch_does_not_wait_for_it(one: Process) -> None:
     assert one.timed("busy_20ms", 5) == [SUCCESS, 100.0]
     assert one.timed("busy_500us", 7) == [SUCCESS, 3.5]
     assert one.launch("busy_3600s") == SUCCESS, "an hour is accepted at once"
     assert one.query() == NOT_READY
 
 
-def test_synchronize_waits_for_all_that_was_launched(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_synchronize_waits_for_all_that_was_launched(one: Process) -> None:
     begun = time.monotonic()
     one.launch("busy_500us", 100)
     assert one.synchronize() == SUCCESS
@@ -42,26 +39,20 @@ def test_synchronize_waits_for_all_that_was_launched(up: Up, process: Start) -> 
     assert one.query() == SUCCESS
 
 
-def test_an_event_that_is_still_to_come_has_no_time(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_an_event_that_is_still_to_come_has_no_time(one: Process) -> None:
     before = one.event()
     one.launch("busy_3600s")
     assert one.elapsed(before, one.event()) == [NOT_READY, 0.0]
 
 
-def test_names_without_a_time_take_a_few_microseconds(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_names_without_a_time_take_a_few_microseconds(one: Process) -> None:
     for name in ("vectorAdd", "busy_", "busy_5", "busy_5m", "busy_5ms2"):
         result, milliseconds = one.timed(name, 10)
         assert result == SUCCESS
         assert 0.01 <= milliseconds <= 0.1
 
 
-def test_a_full_queue_lets_the_launcher_wait_and_loses_nothing(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_a_full_queue_lets_the_launcher_wait_and_loses_nothing(one: Process) -> None:
     begun = time.monotonic()
     assert one.launch("busy_100us", 3000) == SUCCESS
     assert one.synchronize() == SUCCESS
@@ -105,10 +96,9 @@ def test_mig_devices_run_beside_each_other(up: Up, process: Start) -> None:
     assert two.timed("busy_10ms") == [SUCCESS, 10.0]
 
 
-def test_utilisation_is_a_sample_that_is_late(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, observer = process(root), process(root)
-    one.start()
+def test_utilisation_is_a_sample_that_is_late(working: Working, process: Start) -> None:
+    root, one = working("1xT4")
+    observer = process(root)
     observer.nvml("nvmlDeviceGetUtilizationRates")  # NVML is there
     one.launch("busy_3600s")
     assert observer.nvml("nvmlDeviceGetUtilizationRates")["gpu"] < 100, (
@@ -124,10 +114,11 @@ def test_utilisation_is_a_sample_that_is_late(up: Up, process: Start) -> None:
     assert abs(apart - round(apart)) < 0.001 and apart > 0.5, "each sixth of a second"
 
 
-def test_a_figure_of_a_process_is_of_all_samples_since_the_last_question(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, observer = process(root), process(root)
-    one.start()
+def test_a_figure_of_a_process_is_of_all_samples_since_the_last_question(
+    working: Working, process: Start
+) -> None:
+    root, one = working("1xT4")
+    observer = process(root)
     first: list[dict[str, int]] = []
     one.launch("busy_100ms")
     until(lambda: sampled(observer, first))
@@ -149,10 +140,9 @@ def sampled(observer: Process, samples: list[dict[str, int]], since: int = 0) ->
     return isinstance(found, list)
 
 
-def test_accounting_adds_up_what_a_process_has_used(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, observer = process(root), process(root)
-    one.start()
+def test_accounting_adds_up_what_a_process_has_used(working: Working, process: Start) -> None:
+    root, one = working("1xT4")
+    observer = process(root)
     for _ in range(2):
         assert one.launch("busy_100ms", 3) == one.synchronize() == SUCCESS
     stats = observer.nvml("nvmlDeviceGetAccountingStats", 0, one.pid())
@@ -197,9 +187,7 @@ def test_what_waits_for_a_context_ends_with_it(up: Up, process: Start) -> None:
     assert two.result() == SUCCESS
 
 
-def test_an_event_that_is_recorded_again_has_no_time_until_that_is_done(up: Up, process: Start) -> None:
-    one = process(up("1xT4").root)
-    one.start()
+def test_an_event_that_is_recorded_again_has_no_time_until_that_is_done(one: Process) -> None:
     event = one.event()
     assert one.event_synchronize(event) == SUCCESS
     assert one.elapsed(event, event) == [SUCCESS, 0]

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from support import MIB
-from support.simulation import NOT_READY, SUCCESS, Process
+from support.simulation import NOT_READY, SUCCESS, Process, used
 
-from .test_memory import INVALID, used
+from .test_memory import INVALID
 
 INVALID_CONTEXT, INVALID_HANDLE = 201, 400
 DISABLE_TIMING, INTERPROCESS = 2, 4

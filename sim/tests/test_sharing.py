@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from support import GIB, MIB
-from support.simulation import SUCCESS, Process
+from support.simulation import SUCCESS, Process, used
 from xpu_simulator.simulator import SimState, status
 
-from .test_memory import INVALID, reported, used
+from .test_memory import INVALID, reported
 
 Start = Callable[..., Process]
 Up = Callable[..., SimState]

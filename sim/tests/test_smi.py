@@ -15,6 +15,7 @@ from xpu_simulator.topology import DRIVERS
 
 Start = Callable[..., Process]
 Up = Callable[..., SimState]
+Working = Callable[..., tuple[str, Process]]
 
 
 def smi(root: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,19 +31,14 @@ def query(root: str, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("branch", DRIVERS)
-def test_it_runs_on_each_branch(up: Up, process: Start, branch: str) -> None:
-    root = up(f"1xT4-{branch}").root
-    one = process(root)
-    assert one.start() == SUCCESS
+def test_it_runs_on_each_branch(working: Working, branch: str) -> None:
+    root, one = working(f"1xT4-{branch}")
     assert query(root, "--query-gpu=memory.total", "--format=csv,noheader") == ["15360 MiB"]
     assert query(root, "--query-compute-apps=pid", "--format=csv,noheader") == [str(one.pid())]
 
 
-def test_the_table_has_the_driver_each_card_and_each_process(up: Up, process: Start) -> None:
-    root = up("2xT4").root
-    one = process(root)
-    one.start(1)
-    one.alloc(338 * MIB)
+def test_the_table_has_the_driver_each_card_and_each_process(working: Working) -> None:
+    root, one = working("2xT4", 1, 338 * MIB)
     lines = query(root)
     width = {len(line) for line in lines[1:] if line}
     assert width == {91}, "all lines are of one width"
@@ -125,11 +121,8 @@ def test_fields_as_csv_with_and_without_header_and_units(up: Up) -> None:
     ]
 
 
-def test_processes_as_csv(up: Up, process: Start) -> None:
-    root = up("2xT4").root
-    one = process(root)
-    one.start(1)
-    one.alloc(GIB)
+def test_processes_as_csv(working: Working) -> None:
+    root, one = working("2xT4", 1, GIB)
     uuid = one.count()[1]
     lines = query(root, "--query-compute-apps=pid,process_name,used_memory,gpu_uuid", "--format=csv")
     assert lines[0] == "pid, process_name, used_gpu_memory [MiB], gpu_uuid"

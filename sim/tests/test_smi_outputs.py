@@ -25,6 +25,7 @@ from .test_smi import query, smi
 
 Start = Callable[..., Process]
 Up = Callable[..., SimState]
+Working = Callable[..., tuple[str, Process]]
 
 
 def xml(root: str) -> ET.Element:
@@ -45,10 +46,8 @@ def part(lines: list[str], heading: str) -> list[str]:
 # ---- -q ----
 
 
-def test_the_report_has_the_lines_of_a_real_card(up: Up, process: Start) -> None:
-    root = up("2xH200-R590").root
-    one = process(root)
-    one.start()
+def test_the_report_has_the_lines_of_a_real_card(working: Working) -> None:
+    root, one = working("2xH200-R590")
     lines = report(root)
     assert lines[:2] == ["", "==============NVSMI LOG=============="]
     assert "Driver Version                                         : 590.48.01" in lines
@@ -113,11 +112,8 @@ def test_since_r610_it_has_the_versions_under_both_names(up: Up) -> None:
     assert any(line.startswith("Driver Version") and "615.36.02 [Deprecated" in line for line in lines)
 
 
-def test_only_what_is_asked_for_is_shown(up: Up, process: Start) -> None:
-    root = up("1xT4-R580").root
-    one = process(root)
-    one.start()
-    one.alloc(GIB)
+def test_only_what_is_asked_for_is_shown(working: Working) -> None:
+    root, one = working("1xT4-R580", 0, GIB)
 
     def headings(names: str) -> list[str]:
         return [line.strip() for line in report(root, "-d", names) if re.fullmatch("    [^ ].*", line)]
@@ -191,11 +187,8 @@ BY_SCHEMA = {
 
 
 @pytest.mark.parametrize("branch", DRIVERS)
-def test_telegraf_finds_its_values_in_the_xml(up: Up, process: Start, branch: str) -> None:
-    root = up(f"1xT4-{branch}").root
-    one = process(root)
-    one.start()
-    one.alloc(GIB)
+def test_telegraf_finds_its_values_in_the_xml(working: Working, branch: str) -> None:
+    root, one = working(f"1xT4-{branch}", 0, GIB)
     text = smi(root, "-q", "-x").stdout
     (schema,) = re.findall(r"<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v(\d+)\.dtd\">", text)
     assert schema == {"R470": "11", "R535": "12", "R550": "12", "R570": "12"}.get(branch, "13")
@@ -283,11 +276,8 @@ def test_names_of_older_drivers_are_known_to_newer_ones(up: Up) -> None:
     ]
 
 
-def test_accounted_processes_as_csv(up: Up, process: Start) -> None:
-    root = up("2xT4").root
-    one = process(root)
-    one.start(1)
-    one.alloc(338 * MIB)
+def test_accounted_processes_as_csv(working: Working) -> None:
+    root, one = working("2xT4", 1, 338 * MIB)
     asked = "gpu_name,pid,time,gpu_util,mem_util,max_memory_usage"
     assert query(root, f"--query-accounted-apps={asked}", "--format=csv") == [
         "gpu_name, pid, time [ms], gpu_utilization [%], mem_utilization [%], max_memory_usage [MiB]",
@@ -327,11 +317,8 @@ def test_it_fails_where_nothing_can_be_written(up: Up, words: str) -> None:
         assert subprocess.run([program, *words.split()], stdout=full, timeout=20).returncode == 255
 
 
-def test_devices_are_monitored_line_by_line(up: Up, process: Start) -> None:
-    root = up("2xT4").root
-    one = process(root)
-    one.start(1)
-    one.alloc(GIB)
+def test_devices_are_monitored_line_by_line(working: Working, up: Up) -> None:
+    root, _ = working("2xT4", 1, GIB)
     assert query(root, "dmon", "-c", "1") == [
         "# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa   mclk   pclk ",
         "# Idx      W      C      C      %      %      %      %      %      %    MHz    MHz ",
@@ -351,11 +338,8 @@ def test_devices_are_monitored_line_by_line(up: Up, process: Start) -> None:
     assert old[0] == "# gpu     sm    mem    enc    dec "
 
 
-def test_processes_are_monitored_line_by_line(up: Up, process: Start) -> None:
-    root = up("2xT4").root
-    one = process(root)
-    one.start(1)
-    one.alloc(GIB)
+def test_processes_are_monitored_line_by_line(working: Working) -> None:
+    root, one = working("2xT4", 1, GIB)
     program = Path(sys.executable).name
     assert query(root, "pmon", "-c", "1", "-s", "um") == [
         "# gpu         pid   type     sm    mem    enc    dec    jpg    ofa     fb   ccpm    command ",

@@ -200,6 +200,36 @@ def process(up: object, cgroup: object) -> Iterator[Callable[..., Process]]:
 
 
 @pytest.fixture
+def working(
+    up: Callable[..., simulator.SimState], process: Callable[..., Process]
+) -> Callable[..., tuple[str, Process]]:
+    """`working("2xT4", 1, GIB)`: the root of what is up then, and a worker with a context on the second card
+    and so many bytes."""
+
+    def bring(topology: str, device: int = 0, size: int = 0) -> tuple[str, Process]:
+        root = up(topology).root
+        worker = process(root)
+        assert worker.start(device) == SUCCESS
+        assert not size or worker.alloc(size)[0] == SUCCESS
+        return root, worker
+
+    return bring
+
+
+@pytest.fixture
+def one(working: Callable[..., tuple[str, Process]]) -> Process:
+    """A process with a context on a T4, whose contexts take nothing by themselves."""
+    return working("1xT4")[1]
+
+
+def used(observer: Process, device: int = 0) -> int:
+    """Bytes in use on a device, as NVML says."""
+    memory: dict[str, int] = observer.nvml("nvmlDeviceGetMemoryInfo", device)
+    assert memory["used"] + memory["free"] == memory["total"]
+    return memory["used"]
+
+
+@pytest.fixture
 def pair(
     up: Callable[..., simulator.SimState], process: Callable[..., Process], sanitized: Path
 ) -> tuple[Process, Process]:
