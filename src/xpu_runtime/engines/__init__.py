@@ -1,7 +1,7 @@
-"""The engines whose configuration we know: a module each, with the same few names.
+"""The engines that we can configure: a module each, with the same few names.
 
-A new engine is one new file or folder here. Its functions say of which files the text should become what,
-and write nothing; textfile.py, below this layer, does the reading and writing.
+A new engine is one new file or folder here. Its functions return the new texts of files, and write nothing;
+textfile.py, below this layer, does the reading and writing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ RUNTIME_NAME = "xpu"
 
 
 class Engine(Protocol):
-    """What each module here has: the program, where its file is and by which options another one, what makes
-    it read it; the two changes, what the file names as our runtime (None: nothing), all files that count."""
+    """The names of each module here: the program, its file and the options that name another one, the command
+    that makes it read the file; the two changes, our runtime's path in the file (None: none), all files that
+    count."""
 
     PROGRAM: str
     DEFAULT_PATH: str
@@ -51,8 +52,8 @@ def engine(name: str) -> Engine:
 
 
 def unconfigure(known: Engine, file: TextFile, is_needed: bool = False) -> tuple[Edit, ...]:
-    """The engine's files without our runtime; a file is gone if it has nothing but what configure writes
-    where there is none. ConfigError.
+    """The engine's files without our runtime; a file with nothing but the text that configure writes into a
+    new one is removed. ConfigError.
 
     `is_needed`: an engine was started with the file's name, and would not start again without the file.
     """

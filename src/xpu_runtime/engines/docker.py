@@ -19,12 +19,12 @@ PROGRAM = "dockerd"
 DEFAULT_PATH = "/etc/docker/daemon.json"
 CONFIG_OPTIONS = ("--config-file",)
 AFTER_CONFIGURE = "systemctl reload docker, or without systemd: kill -HUP $(pidof dockerd)"
-#: At a HUP dockerd keeps what the file no longer mentions.
+#: At a HUP dockerd keeps settings that the file no longer mentions.
 AFTER_UNCONFIGURE = "systemctl restart docker (without systemd: end dockerd, and start it as before)"
 
 _SPACE = " \t\r\n"
 _PROGRAM = "xpu-container-runtime"
-#: In our entry: what we have replaced. `default-runtime`: its value, and whether the file had an entry for it
+#: In our entry: the replaced values. `default-runtime`: its value, and whether the file had an entry for it
 #: (dockerd does not start with a default that it does not know); `xpu`: another program's entry of that name;
 #: `runtimes` and `file`: how these were written, where nothing was in them.
 _KEPT = "replaced"
@@ -82,7 +82,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
             text = _keep(text, "default-runtime", was_default)
     if not set_as_default or was_default == RUNTIME_NAME:
         return (Edit(file, text, notes),)
-    # The file's owner has had another default since: what was kept of an earlier one is no longer his.
+    # The file's owner has set another default since: the kept one is out of date.
     for key in ("default-runtime", "default-runtime-has-entry"):
         text = _without_kept(text, key)
     if "default-runtime" not in data:
@@ -100,14 +100,14 @@ def _as_written(text: str, member: _Member) -> _Source:
 
 
 def _is_ours(entry: dict[str, Any], runtime_path: str) -> bool:
-    """Whether the entry is of an installation of ours, and not of another program that has our name."""
+    """Whether the entry is of an installation of ours, and not of another program with our name."""
     path = entry.get("path", None if "runtimeType" in entry else runtime_path)
     return _KEPT in entry or path == runtime_path or os.path.basename(str(path)) == _PROGRAM
 
 
 def _keep(text: str, key: str, value: Any) -> str:
-    """`text` with what we replace in our entry, for unconfigure; dockerd ignores what it does not know there.
-    Nothing is kept there by that key yet."""
+    """`text` with a replaced value kept in our entry, for unconfigure; dockerd ignores keys that it does not
+    know there. The entry has nothing under that key yet."""
     kept = _kept(text)
     if kept is None:
         text = _add(text, _find(text, "runtimes", RUNTIME_NAME).value_start, _KEPT, {})
@@ -135,7 +135,7 @@ def runtime_path(file: TextFile) -> str | None:
 
 
 def data(file: TextFile) -> dict[str, Any]:
-    """What the file says; ConfigError."""
+    """The file's content; ConfigError."""
     return _parse(file.path, file.text) if file.text.strip() else {}
 
 
@@ -151,7 +151,7 @@ def hosts(file: TextFile) -> list[str]:
 
 
 def unconfigure(file: TextFile) -> tuple[Edit, ...]:
-    """The file as it was before `configure`, but for what others have changed in it since. ConfigError."""
+    """The file as it was before `configure`, with others' later changes. ConfigError."""
     text = file.text
     if not text.strip():
         return (Edit(file, text),)

@@ -1,6 +1,4 @@
-"""What the agent says of itself, on its socket in the run folder (agent/status.py): whether it runs, and
-what it does.
-"""
+"""The agent's answer on its socket in the run folder (agent/status.py): whether it runs, and its state."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ LONGEST_ANSWER = 4 << 20
 
 
 def ask() -> dict[str, Any] | None:
-    """What the agent says of itself: `version`, `pid`, `rounds`, `devices`; None where none runs."""
+    """The agent's answer: `version`, `pid`, `rounds`, `devices`; None if none runs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(WAIT_S)
         try:

@@ -1,7 +1,7 @@
-"""What is asked of drivers for people, each time in a process with an end: a driver that hangs keeps none of
-them from ending, and what is known without it is shown.
+"""Commands' questions to drivers, each in a process with a deadline: a command ends even if a driver hangs,
+and shows the facts that need no driver.
 
-What is asked is known where it is used: vendors/discovery.py, limits/usage.py, limits/unaccounted.py.
+The questions are in vendors/discovery.py, limits/usage.py and limits/unaccounted.py.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def _answered(ask: Callable[[], Inventory]) -> Inventory:
 
 
 def usage(devices: Inventory, grants: list[Grant], seconds: float = _DRIVER_S) -> Usage:
-    """What these grants use; without drivers' figures where they are needed, and there are none within
-    `seconds`."""
+    """The use of these grants; without drivers' figures if those do not come within `seconds`."""
 
     def ask() -> OfDrivers:
         answer = one(lambda: Usage(devices).of_drivers(grants), seconds)
@@ -85,7 +84,7 @@ def usage_and_unaccounted(devices: Inventory, grants: list[Grant]) -> tuple[Usag
 
 
 def shares(devices: Inventory, grants: list[Grant]) -> Shares:
-    """As `unaccounted_time.got`; without what the driver counts where it hangs."""
+    """As `unaccounted_time.got`; without the driver's count if it hangs."""
     if not any(slice_.holder(CORES) for grant in grants for slice_ in grant.slices):
         return {}
     answer = one(lambda: unaccounted_time.got(devices, grants))
@@ -93,7 +92,7 @@ def shares(devices: Inventory, grants: list[Grant]) -> Shares:
 
 
 def amounts_unaccounted(devices: Inventory, grants: list[Grant]) -> Amounts:
-    """What the grants' accounts lack, as `unaccounted.find`; nothing where a driver hangs."""
+    """The memory that the grants' accounts lack, as `unaccounted.find`; nothing if a driver hangs."""
     held = unaccounted.with_account(grants)
     answer = one(lambda: unaccounted.find(devices, held)) if held else None
     return answer.values[0] if answer and answer.values else {}

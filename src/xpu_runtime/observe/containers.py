@@ -1,7 +1,7 @@
-"""The containers that hold slices: how commands find one, and what they print of it.
+"""The containers that hold slices: how commands find one, and its printed fields.
 
-Reads the ledger, /proc, and how time is shared, and asks engines for names where a text is no id; what is in
-use is for the callers to ask.
+Reads the ledger, /proc, and the sharing of time, and asks engines for names if a text is no id; the callers
+ask for the use.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NO_AGENT = "no agent runs: burst and weight hold as fixed, and priorities mean n
 
 
 def named(container: str) -> list[Grant]:
-    """The grants of the container whose id is, or starts with, `container`, else of the one of this name;
-    XpuError if there is not exactly one.
+    """The grants of the container whose id is, or starts with, `container`, otherwise of the one with this
+    name; XpuError if there is not exactly one.
 
-    It has several grants where runtimes with different --root have containers with the same id. An id always
-    wins: who may choose a name must not come in the way of another container's id.
+    It has several grants if runtimes with different --root have containers with the same id. An id always
+    wins: a chosen name must not hide another container's id.
     """
     with Ledger() as ledger:
         grants = ledger.grants()
@@ -85,7 +85,7 @@ def is_alive(grant: Grant) -> bool:
 
 
 def problems(grant: Grant) -> list[str]:
-    """What is wrong with what holds the limits of a running container."""
+    """The faults of the backends of a running container."""
     if not processes_are_known() or not is_alive(grant):
         return []
     told = (backend.problem(grant) for backend in registry.known(grant.slices))
@@ -93,7 +93,7 @@ def problems(grant: Grant) -> list[str]:
 
 
 class _Entry(Value):
-    """The JSON object of a slice, or of what is reserved of a device; null: there is nothing to tell."""
+    """The JSON object of a slice, or of a reservation on a device; null: none or not known."""
 
     container_id: str | None = None
     name: str | None = None
@@ -150,7 +150,7 @@ def entry(
 
 
 def reserved(each: Reserved) -> dict[str, Any]:
-    """The same of what is reserved for a pod and no container has, with the state `reserved`."""
+    """The same for a pod's reservation that no container has, with the state `reserved`."""
     return _Entry(
         name=each.pod,
         device_index=plain_index(each.device_index) if each.device_index else None,

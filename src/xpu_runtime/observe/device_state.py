@@ -1,7 +1,7 @@
-"""What is known of a reading's devices besides who uses them: faults, sensors, and the operator's marks.
+"""Facts about a reading's devices besides their use: faults, sensors, and the operator's marks.
 
-For metrics and the page, which tell the same of them in two forms. A part that cannot be read is left out,
-and said: all else is worth telling.
+For metrics and the page, which show the same in two forms. A part that cannot be read is left out, with a
+problem.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DeviceState(Value):
 
     @property
     def why_drained(self) -> str | None:
-        """As of Marks; None as well where that cannot be told."""
+        """As of Marks; None also if not known."""
         return None if self.marks is None or self.device is None else self.marks.why_drained(self.device)
 
     @property
@@ -37,7 +37,7 @@ class DeviceState(Value):
 
 
 def states(reading: Reading, problems: list[str]) -> list[DeviceState]:
-    """Of each of its devices, in their order; what cannot be read is added to `problems`."""
+    """The state of each device, in their order; failures are added to `problems`."""
     sensors = registry.sensors(reading.inventory, problems)
     told: Marks | None = None
     try:

@@ -1,7 +1,7 @@
 """docker's Engine API on the Unix socket of a running dockerd: one question, one answer.
 
-Each step of an answer ends in time, an answer as a whole does not: callers that must go on ask in a process
-of its own (linux/bounded.py). What is asked, and what answers mean, is theirs to know.
+Each step of an answer has a time limit, an answer as a whole has none: callers that must go on ask in a
+process of its own (linux/bounded.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def get(path: str, what: str, step_s: float, most_bytes: int) -> Any:
-    """What the engine on the socket `path` answers to `GET what`, from JSON; a longer answer is none.
+    """The engine's answer on the socket `path` to `GET what`, from JSON; one that is too long is refused.
 
     OSError, with its number, or ValueError. `step_s`: seconds for each step.
     """
@@ -55,7 +55,7 @@ def get(path: str, what: str, step_s: float, most_bytes: int) -> Any:
 
 
 def socket_of(hosts: list[str]) -> str:
-    """The Unix socket among what the engine listens on, by default its usual one."""
+    """The Unix socket among the engine's addresses, by default its usual one."""
     found = [host[len("unix://") :] for host in hosts if host.startswith("unix://")]
     return found[0] if found else _SOCKET
 

@@ -1,4 +1,4 @@
-"""What the areas of single engines share: the processes of an engine that run here, and its entry for us."""
+"""The common part of engines' areas: the running processes of an engine, and its entry for us."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def running(name: str) -> list[Process]:
 def _is_program(pid: int, name: str, called: str) -> bool:
     """Whether a process is of the program, and sees our files. OSError.
 
-    Its first word says nothing where the link to its program can be read: anybody can start anything with
-    any words, a set-user-id program of root's too. Its root folder is compared and not its mount namespace:
+    If the link to its program can be read, its first word does not count: any user can start any program with
+    any words, also a set-user-id program of root's. Its root folder is compared and not its mount namespace:
     a service with PrivateTmp= (systemd.exec(5)) has one of its own, and our files.
     """
     try:
@@ -106,7 +106,7 @@ def files_of(name: str) -> list[str]:
 
 
 def _started(pid: int) -> float:
-    """By the clock as it is now, whatever it was then; a file's time is compared with it."""
+    """By the present clock, even if it was set since; a file's time is compared with it."""
     ticks = proc.start_time(pid) or 0
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
@@ -125,7 +125,7 @@ def changed_since(process: Process, files: list[str]) -> list[str]:
 
 
 def entry(check: str, where: str, path: str, again: str) -> Finding | None:
-    """What is wrong with the program `path` that an engine's configuration `where` names as our runtime."""
+    """The fault of the program `path` that an engine's configuration `where` names as our runtime."""
     if not os.path.isfile(path):
         return finding.problem(check, f"{where} names {path}, which is not there", again)
     if not os.access(path, os.X_OK):

@@ -1,10 +1,9 @@
 """A reading of the node in Prometheus' text format.
 
-Each metric is a line of one of the tables below: its name, what it says, and where its value comes from. The
-page docs/reference/metrics.md is made from them. A value that is not known is left out, its help is not. What
-containers' authors choose are ids and names, which are cut and made printable. A slice's series are told
-apart by the id: there are as many as there are slices, and two are never the same. The name is in one of them
-alone.
+Each metric is a line of one of the tables below: its name, its help, and the source of its value. The page
+docs/reference/metrics.md is made from them. An unknown value is left out, its help is not. Containers'
+authors choose ids and names, so both are cut and made printable. The id distinguishes a slice's series: no
+two slices have the same. Only one of the series has the name.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _SLICE_FACTS = ["name", "mode", *Holding._fields, "sched", "priority"]
 
 
 class _OfSlice(Value):
-    """What is known of a slice, for the table below."""
+    """The facts about a slice, for the table below."""
 
     row: Row
     slice: Slice
@@ -180,7 +179,7 @@ _QUOTAS: tuple[_Quota, ...] = (
 
 #: Counters of slices with a cap, by their own accounts. Whatever a container writes into its page, it has had
 #: no more of the device than the time since it began. Its threads can have waited all at the same time, and
-#: how many there were nobody knows: what bounds that keeps an invented number in proportion, and no more.
+#: their true number is unknown: the bound only keeps an invented number plausible.
 _SECONDS: tuple[tuple[str, str, Callable[[Compute, float], float]], ...] = (
     (
         "device",
@@ -196,11 +195,10 @@ _SECONDS: tuple[tuple[str, str, Callable[[Compute, float], float]], ...] = (
 
 
 class Counted:
-    """What was told last of slices' counters, so that none goes down from one text to the next.
+    """The last values of slices' counters, so that none goes down from one text to the next.
 
-    In a page it does, when a launch took less time than predicted, or when a process dies with a prediction
-    that nothing came of. Prometheus takes a counter that goes down for one that began anew, and adds all of
-    it once more.
+    In a page a counter goes down when a launch took less time than predicted, or when a process dies before a
+    predicted launch. Prometheus takes such a counter for a restarted one, and adds all of it once more.
     """
 
     def __init__(self) -> None:
@@ -208,7 +206,7 @@ class Counted:
         self._last: dict[tuple[str, int, float, int], float] = {}
 
     def told(self, name: str, row: Row, value: float) -> float:
-        """`value`, or what was told last if that is more."""
+        """`value`, or the last value if that is more."""
         key = (name, row.grant.id, row.grant.created, row.position)
         self._last[key] = max(value, self._last.get(key, 0.0))
         return self._last[key]
@@ -225,9 +223,8 @@ def text(
     quotas: Sequence[tuple[Quota, Use]],
     counted: Counted,
 ) -> tuple[bytes, list[str]]:
-    """The node as `reading` has it, and what could not be read of it besides; None: only what the ledger
-    counts, and that there is no more. `quotas`: each with what is granted of it. `counted`: the same object
-    for each text that the same reader gets."""
+    """The node by `reading`, with the problems of other parts; None: only the ledger's counts, and xpu_up 0.
+    `quotas`: each with its granted part. `counted`: the same object for all texts of one reader."""
     problems: list[str] = []
     registry_ = CollectorRegistry(auto_describe=False)
     registry_.register(_Families(families(reading, totals, quotas, counted, problems)))
@@ -241,13 +238,12 @@ def families(
     counted: Counted,
     problems: list[str],
 ) -> list[Metric]:
-    """As `text`, each metric with its name, type, labels and help; what could not be read goes to
-    `problems`."""
+    """As `text`, each metric with its name, type, labels and help; failures go to `problems`."""
     return [*_of_node(reading, totals), *_of_quotas(quotas), *_of_reading(reading, problems, counted)]
 
 
 class _Families:
-    """What the library calls a collector."""
+    """A collector of the library."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -277,7 +273,7 @@ def _of_node(reading: Reading | None, totals: events.Totals) -> Iterator[Metric]
     refusals = CounterMetricFamily(
         "xpu_refused", "Containers that were refused, by the code of the refusal.", labels=["code"]
     )
-    # All are there from the start: from a counter that begins with 1 nobody could tell that it has grown.
+    # All exist from the start: an increase does not show in a counter that begins with 1.
     for code, number in {**dict.fromkeys(vocabulary.OF_STARTS, 0), **totals.refusals}.items():
         refusals.add_metric([code], number)
     yield refusals
@@ -365,7 +361,7 @@ def _of_slices(slices: list[tuple[list[str], _OfSlice]], counted: Counted) -> It
 
 
 def _age_s(row: Row) -> float:
-    """Since the container's process began, by the clock that /proc has it in: nobody sets that back."""
+    """Seconds since the container's process began, by /proc's clock, which cannot be set back."""
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - proc.seconds(row.grant.start_time))
 
 
@@ -375,7 +371,7 @@ def _is_marked(of: DeviceState, mark: object) -> bool | None:
 
 
 def _slices(reading: Reading) -> list[tuple[list[str], _OfSlice]]:
-    """Each with what names it. Runtimes with different --root can have containers of one id."""
+    """Each with its identity. Runtimes with different --root can have containers of one id."""
     found: list[tuple[list[str], _OfSlice]] = []
     taken = set()
     for card in reading.cards:

@@ -1,8 +1,7 @@
-"""What the node's devices and containers do now, for `xpu top`: a reading at a time, as values.
+"""The node's devices and containers at work, for `xpu top`: a reading at a time, as values.
 
-Containers tell their use themselves, in pages that they can write; where the driver tells it of a device's
-processes, the device's own use is what the driver says. The driver is asked in another process, so that one
-that hangs stops nothing here. What it looks like is top.py's to know.
+Containers report their own use, in pages that they can write; a device's total use is the driver's figure if
+there is one. Another process asks the driver, so that one that hangs stops nothing here. top.py draws.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SAMPLE_S = 2.0
 
 
 class Live:
-    """Takes readings; what was used is told from the second on."""
+    """Takes readings; the use is known from the second on."""
 
     def __init__(self, names: Names | None = None, *, may_hang: bool = False) -> None:
         """XpuError where the configuration or the driver cannot be read. Without `names`, which take time
@@ -51,7 +50,7 @@ class Live:
         self._names = names
         self._naming = registry.naming_processes(self._inventory)
         self._before: dict[tuple[int, int], tuple[int, Compute]] = {}
-        #: Percent that the driver counted beyond what was charged, in the last reading.
+        #: Percent that the driver counted beyond the charged time, in the last reading.
         self._beyond: dict[tuple[int, int], float] = {}
         #: The driver has answered.
         self._is_open = False
@@ -66,7 +65,7 @@ class Live:
         self._samples.close()
 
     def is_outdated(self) -> bool:
-        """Whether the node has other devices by now, or another driver; XpuError as for a new one."""
+        """Whether the node has other devices or another driver by now; XpuError as for a new one."""
         return discovery.load(load()) != self._inventory
 
     def first(self, interval_s: float) -> Reading:
@@ -153,7 +152,7 @@ class Live:
         return self._with_last(told) if self._is_of_some_time(told) else None
 
     def _waited_for(self, seconds: float) -> samples.Utilization | None:
-        """Where a device is busy, the driver may take a second until it has a sample of who is."""
+        """For a busy device the driver may need a second until it has samples of processes."""
         until = time.monotonic() + seconds
         told = self._samples.wait(seconds)
         if not self._is_of_some_time(told):
@@ -161,7 +160,7 @@ class Live:
         while told and self._lacks_samples(told) and (left := until - time.monotonic()) > 0:
             time.sleep(min(0.1, left))
             later = self._samples.wait(max(0.0, until - time.monotonic()))
-            # A sample is told once: what one device told before another had any counts still.
+            # The driver gives a sample once: one device's earlier sample still counts when another's comes.
             for uuid, busy in (later or {}).items():
                 if not _sum(busy):
                     busy.update(_processes(told.get(uuid, {})))
@@ -169,7 +168,7 @@ class Live:
         return told
 
     def _lacks_samples(self, told: samples.Utilization) -> bool:
-        """Whether a device is busy of which the driver will tell who is at work on it, and has not yet."""
+        """Whether a device is busy whose samples of processes are still to come."""
         return any(_lacks_samples(busy) for uuid, busy in told.items() if uuid in self._naming)
 
     def _is_of_some_time(self, told: samples.Utilization | None) -> bool:
@@ -245,14 +244,14 @@ _SILENT = "what it gets is not known: the driver does not answer"
 
 
 def _of_page(got: sharing.Got) -> _Got:
-    """What a slice with a cap has charged in its page."""
+    """The use that a slice with a cap has charged in its page."""
     return _Got(got.percent, "cannot be measured now: guesses hold its cap" if got.unmeasured else "")
 
 
 def _by_driver(grant: Grant, slice_: Slice, busy: dict[int, float] | None) -> _Got:
-    """What a slice without a cap got, by the driver's samples: no page counts that.
+    """The share of a slice without a cap, by the driver's samples: no page counts it.
 
-    The driver leaves out processes that did nothing, and has none at all before it has taken a sample.
+    The driver leaves out idle processes, and has none at all before its first sample.
     """
     if sharing.shared(slice_) == sharing.SIDE_BY_SIDE:
         return _Got(None, "what it gets is not known: to the driver all containers under MPS are one")
@@ -267,7 +266,7 @@ def _by_driver(grant: Grant, slice_: Slice, busy: dict[int, float] | None) -> _G
 
 
 def _lacks_samples(busy: dict[int, float]) -> bool:
-    """The device is busy, and the driver does not tell (yet) who is at work on it."""
+    """Whether the device is busy, and the driver has no samples of its processes (yet)."""
     return busy.get(WHOLE, 0.0) > 0 and not _sum(busy)
 
 
@@ -280,7 +279,7 @@ def _sum(busy: dict[int, float]) -> float:
 
 
 def _damage(grant: Grant) -> str:
-    """What has become of the pages that hold the limits of a running container; "" where nothing has."""
+    """The damage of the pages that hold the limits of a running container; "" if there is none."""
     told = [damage for backend in backends.known(grant.slices) if (damage := backend.damage(grant))]
     return str(told[0]) if told and containers.is_alive(grant) else ""
 

@@ -1,9 +1,8 @@
 """Containers' names, as their engines have them, beside the ids that the ledger has.
 
-docker is asked on its socket, which knows a new name at once; what engines have written is
-oci/engine_name.py's to know. Only commands for people ask: in processes of their own and for a second at
-most, so that an engine that hangs costs no more than that. What a container was called that is gone stands in
-its events.
+docker is asked on its socket, which knows a new name at once; oci/engine_name.py reads engines' files. Only
+commands for people ask: in processes of their own and for a second at most, so that a hanging engine costs no
+more. The name of a container that is gone is in its events.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ class Names:
         return self._of_docker.get(grant.container_id) or self._of_bundle.get(grant.bundle)
 
     def of_event(self, event: Event) -> str | None:
-        """The name of an event's container: as it was when it was granted or refused its slice, else as it is
-        now."""
+        """The name of an event's container: that at its grant or refusal, otherwise the present one."""
         return self.of_id(event.container_id) if event.name is None else event.name or None
 
     def of_id(self, container: str) -> str | None:
@@ -82,7 +80,7 @@ class Names:
 
 
 def _remember(known: dict[str, _T], new: dict[str, _T]) -> None:
-    """Adds what is new, as the latest, and forgets the oldest beyond _REMEMBERED."""
+    """Adds new names as the latest, and forgets the oldest beyond _REMEMBERED."""
     for key, value in new.items():
         known.pop(key, None)
         known[key] = value

@@ -1,6 +1,6 @@
 """The node's metrics for Prometheus: as `xpu metrics` prints and `xpu agent` serves them.
 
-What is read is live.py's to know, and how it is written exposition.py's.
+live.py reads, exposition.py writes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from xpu_runtime.observe.reading import Reading
 from xpu_runtime.request import quotas
 from xpu_runtime.request.quotas import Quota
 
-#: What containers get is told of so many seconds the first time.
+#: Seconds over which the first reading measures shares.
 _INTERVAL_S = 0.2
 #: For so long a reading is one of now.
 _FRESH_S = 0.9
 
 
 class NodeMetrics:
-    """What there is to tell, again and again; of the time between two questions. Reading may hang with the
-    driver: for a process that is given up then."""
+    """The metrics, for repeated questions; shares are of the time between two of them. Reading may hang with
+    the driver: use it in a process that can be given up."""
 
     def __init__(self, interval_s: float = _INTERVAL_S) -> None:
         self._interval_s = interval_s
@@ -35,7 +35,7 @@ class NodeMetrics:
         #: When it was taken, and the last reading.
         self._last: tuple[float, Reading] | None = None
         self._counted = exposition.Counted()
-        #: Of the last time: what could not be read of the node, and why nothing could.
+        #: Of the last reading: its problems, and the error if there was none.
         self.problems: list[str] = []
         self.error: XpuError | None = None
 
@@ -74,8 +74,8 @@ class NodeMetrics:
         return self._live is not None
 
     def read(self) -> Reading:
-        """XpuError where the configuration or the driver cannot be read. All that ask at the same time get
-        the same one: what is used cannot be told of no time."""
+        """XpuError if the configuration or the driver cannot be read. Questions at the same time get the same
+        reading: use cannot be measured over no time."""
         if self._live is not None and self._live.is_outdated():
             self.close()
         if self._last is not None and time.monotonic() - self._last[0] < _FRESH_S:
@@ -99,7 +99,7 @@ def _quotas() -> tuple[Quota, ...]:
 
 
 def served(metrics: NodeMetrics, log: Callable[[str], None]) -> Callable[[], bytes]:
-    """As `xpu agent` serves them: what cannot be read is told to `log`, once."""
+    """As `xpu agent` serves them: failures go to `log`, once each."""
     told: set[str] = set()
 
     def page() -> bytes:

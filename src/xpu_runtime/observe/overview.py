@@ -1,7 +1,7 @@
-"""What the page of `xpu agent` shows: devices, their slices, the latest events and refusals, as JSON.
+"""The data of `xpu agent`'s page: devices, their slices, the latest events and refusals, as JSON.
 
-All of it is bounded, in number and in length: the page is asked for every few seconds. What containers'
-authors and engines chose is text, cut and made printable here, and never markup there (agent/page.html).
+All of it is bounded, in number and in length: the page asks every few seconds. Names by containers' authors
+and engines are text, cut and made printable here, and never markup in the page (agent/page.html).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Overview:
         self._latest = _Latest()
 
     def sample(self) -> bytes:
-        """What is kept of now, in a line. On a node without slices a driver that is not open stays so."""
+        """The present sample for the history, in a line. On a node without slices a closed driver stays
+        closed."""
         if not self._metrics.is_open:
             with Ledger() as ledger:
                 if not ledger.grants():
@@ -51,8 +52,7 @@ class Overview:
         return _line(_sample(self._metrics.read()))
 
     def data(self) -> bytes:
-        """The sample in a line, and another line with what the page shows; XpuError where the ledger cannot
-        be read."""
+        """The sample in a line, and the page's data in another; XpuError if the ledger cannot be read."""
         problems: list[str] = []
         try:
             reading: Reading | None = self._metrics.read()
@@ -227,7 +227,7 @@ def _not_shown(reading: Reading | None, devices: list[dict[str, Any]]) -> dict[s
 
 
 def _key(row: Row) -> str:
-    """What names a slice, as long as the ledger's file is there."""
+    """A slice's key, as long as the ledger's file exists."""
     return f"{row.grant.id}.{row.position}"
 
 

@@ -1,4 +1,4 @@
-"""What the node's devices and containers do at one time, as values; live.py takes them."""
+"""One reading of the node's devices and containers, as values; live.py takes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Row(Value):
     container_id: str
     asked: int | None
     got: float | None
-    #: What it may have now, as the agent has it.
+    #: Its present share, by the agent.
     allowed: float | None
     sched: str | None
     priority: str | None
@@ -26,11 +26,11 @@ class Row(Value):
     waits: bool
     memory: int | None
     memory_limit: int
-    #: What its page has charged; None: it has none, or that cannot be read.
+    #: The use charged in its page; None: it has no page, or an unreadable one.
     compute: Compute | None
     #: Why the agent holds it more strictly; "": it does not.
     strict: str
-    #: What is unusual: why it is held more strictly, what of it is not known, or what is wrong with it.
+    #: A note: why it is held more strictly, an unknown part, or a fault.
     note: str = ""
     #: As its engine has it; None: none is known.
     name: str | None = None
@@ -47,7 +47,7 @@ class Card(Value):
     memory: int | None
     memory_total: int
     rows: tuple[Row, ...]
-    #: What is granted of it, with what is reserved for pods.
+    #: The granted part, with reservations of pods.
     use: Use = Use()
     #: Why not everybody gets something of it: its fault, and an operator's marks; "": nothing.
     note: str = ""
@@ -59,12 +59,12 @@ class Reading(Value):
     agent: bool
     cards: tuple[Card, ...]
     inventory: Inventory
-    #: Of this time: what it is asked for the first time it asks now.
+    #: Facts of this time, asked at their first use.
     usage: Usage
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What could not be read."""
+        """The failures."""
         return tuple(self.usage.problems)
 
     @property

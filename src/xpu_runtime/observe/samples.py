@@ -1,7 +1,7 @@
-"""The driver's samples of what each process uses of each device, asked for in a process of its own.
+"""The driver's samples of each process's use of each device, asked for in a process of its own.
 
 The agent asks, goes on with its rounds, and takes the answer when it is there: a driver that hangs stops
-nothing (linux/bounded.py). Which driver is asked, and how, is the vendors' to know.
+nothing (linux/bounded.py). The vendors ask their drivers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Busy shares (0 to 1) by device UUID and process. A device is left out of which the driver does not tell.
+#: Busy shares (0 to 1) by device UUID and process. Devices without a report are left out.
 Utilization = dict[str, dict[int, float]]
 
 #: Seconds until a process that does not answer is given up: cards without persistence mode start slowly.
@@ -20,10 +20,10 @@ ANSWER_S = 20.0
 
 
 class Samples:
-    """Asks for them; never blocks. `log` is told what goes wrong, once each time."""
+    """Asks for them; never blocks. `log` takes failures, once each."""
 
     def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
-        """`opener` is called in the process, and may take long; what it returns is called for each
+        """`opener` is called in the process, and may take long; the returned function is called for each
         question."""
         self._asked = Asked(lambda: _answers(opener), waits=False)
         self._patience = Patience()
@@ -42,7 +42,7 @@ class Samples:
             self.answer()
 
     def answer(self) -> Utilization | None:
-        """What was asked for; None where there is none yet, or none to be had."""
+        """The answer; None if there is none yet, or none at all."""
         return self._taken(self._asked.answer())
 
     def wait(self, seconds: float) -> Utilization | None:

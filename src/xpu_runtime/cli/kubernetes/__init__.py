@@ -1,4 +1,4 @@
-"""`xpu kubernetes`: what runs in a cluster, and looks at one.
+"""`xpu kubernetes`: the programs of a cluster, and a look at one.
 
 Each subcommand is a file of this folder, and is imported when it is used: the device plugin needs gRPC, the
 others do not.
@@ -30,7 +30,7 @@ class _Subcommands(click.Group):
 def kubernetes() -> None:
     """Offer this node's devices to a Kubernetes cluster.
 
-    What runs there is installed by packaging/kubernetes; see docs/kubernetes.md.
+    packaging/kubernetes installs its programs; see docs/kubernetes.md.
 
     \b
     Example:

@@ -1,7 +1,6 @@
 """`xpu kubernetes device-plugin`: the service that offers this node's devices to the kubelet.
 
-In the foreground. Takes the lock that one plugin has, and says what happens on stderr. What is offered is
-kubernetes/'s to know.
+In the foreground. Takes the lock of the one plugin, and logs to stderr. kubernetes/ has the offer.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def device_plugin(
 
 
 def _is_default(path: str) -> bool | None:
-    """Whether our runtime starts a pod without a RuntimeClass; None: that cannot be told from the file."""
+    """Whether our runtime starts a pod without a RuntimeClass; None: the file does not tell."""
     # Only where there is such a pod: a parser of TOML is much of what the plugin may take of memory.
     from xpu_runtime import textfile, third_party
 

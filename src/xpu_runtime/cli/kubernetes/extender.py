@@ -1,6 +1,6 @@
 """`xpu kubernetes extender`: the scheduler extender, in the foreground.
 
-Reads options and puts the parts together; what is decided is kubernetes/extender/'s to know.
+Reads options and puts the parts together; kubernetes/extender/ decides.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def extender(
 ) -> None:
     """Tell kube-scheduler which nodes have a place for a pod on their devices, and bind pods to them.
 
-    Runs until it is stopped. What it decides is signed into an annotation of the pod, which the nodes check.
-    Several replicas may run: one leads, and the others pass on to it what they are asked. Keys, certificate
-    and authority are read again when their files change.
+    Runs until it is stopped. It signs its decision into an annotation of the pod, which the nodes check.
+    Several replicas may run: one leads, and the others pass their questions on to it. Keys, certificate and
+    authority are read again when their files change.
 
     \b
     Example:
@@ -119,7 +119,7 @@ def extender(
 
 
 def _resources_and_policy(configuration: str | None) -> tuple[Resources, str]:
-    """The resources that there are, and the policy where neither pod nor node says one."""
+    """The resources, and the policy for pods and nodes that name none."""
     if configuration is None:
         return Resources(), POLICIES[0]
     from xpu_runtime.kubernetes.configuration import read

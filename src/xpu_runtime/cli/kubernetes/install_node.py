@@ -1,4 +1,4 @@
-"""`xpu kubernetes install-node`: what the DaemonSet's init container runs. node_setup/ does it."""
+"""`xpu kubernetes install-node`, for the DaemonSet's init container. node_setup/ does the work."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ def install_node(
 ) -> None:
     """Put the runtime on the node, from the image that this runs in, and tell containerd.
 
-    It can be run again. What it changes on the node: /opt/xpu, the section `kubernetes` of
-    /etc/xpu/config.yaml, /etc/xpu/kubernetes, containerd's configuration. In the cluster the node gets the
-    label yoyoworks.com/xpu.runtime. It needs root, a privileged container, and the node's processes
-    (hostPID).
+    It can be run again. It changes on the node: /opt/xpu, the section `kubernetes` of /etc/xpu/config.yaml,
+    /etc/xpu/kubernetes, containerd's configuration. In the cluster the node gets the label
+    yoyoworks.com/xpu.runtime. It needs root, a privileged container, and the node's processes (hostPID).
 
     \b
     Example:

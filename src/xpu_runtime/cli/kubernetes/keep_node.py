@@ -1,5 +1,4 @@
-"""`xpu kubernetes keep-node`: what runs beside the device plugin in the DaemonSet's pod. node_setup/ does
-it."""
+"""`xpu kubernetes keep-node`, beside the device plugin in the DaemonSet's pod. node_setup/ does the work."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ from xpu_runtime.kubernetes.node_setup import host, pod, tree
 @pod.init_option
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def on_node(init: int, arguments: tuple[str, ...]) -> None:
-    """Run `xpu kubernetes ARGUMENTS` as the node's own, which has its driver, its ledger and its kubelet's
-    sockets; of the pod it keeps the service account. It needs what install-node needs, which has run before.
+    """Run `xpu kubernetes ARGUMENTS` in the node's own environment, with its driver, its ledger and its
+    kubelet's sockets; of the pod it keeps the service account. It needs the same rights as install-node,
+    which has run before.
 
     \b
     Example:

@@ -1,6 +1,6 @@
-"""`xpu kubernetes status`: nodes and cards of a cluster, what is free, and what still fits.
+"""`xpu kubernetes status`: nodes and cards of a cluster, their free part, and the largest request that fits.
 
-What the figures are made of is kubernetes/report.py's to know.
+kubernetes/report.py makes the figures.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:
 
 
 def _table(rows: list[tuple[Node, Card]], width: int | None) -> list[Line]:
-    """Names of machines are long, and tell apart what is there: what all of them end in goes first, then the
-    columns of _LEFT_OUT, and only then what is in the middle of a name."""
+    """Names of machines are long, and distinguish the rows: their common ending is left out first, then the
+    columns of _LEFT_OUT, and only then the middle of a name."""
     columns = _columns(rows)
     names = columns[0].cells
     if width is None or table.width_of(columns) <= width:
@@ -190,7 +190,7 @@ def _columns(rows: list[tuple[Node, Card]]) -> list[Column]:
 
 
 def _free_memory(card: Card) -> str:
-    """What nobody has is not free where nobody gets it."""
+    """Ungranted memory is not free if no pod can get it."""
     if card.why:
         return f"-/{gib(show(card.memory))}"
     free, total = show(card.free_memory), show(card.memory)

@@ -1,4 +1,5 @@
-"""`xpu kubernetes uninstall`: takes the DaemonSet out of the cluster, and waits for what its pods do then."""
+"""`xpu kubernetes uninstall`: removes the DaemonSet from the cluster, and waits until its pods have cleaned
+up."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from xpu_runtime.kubernetes.node_setup import pod, setup
 @pod.init_option
 @click.option("--finish", is_flag=True, hidden=True, help="The rest of it: what the node's timer runs.")
 def uninstall_node(init: int, finish: bool) -> None:
-    """Take from the node what `xpu kubernetes install-node` has put there.
+    """Remove the files that `xpu kubernetes install-node` has put on the node.
 
-    Containers that run go on: what they call stays until they have ended, and a timer of the node's systemd
-    removes it then.
+    Running containers go on: the programs that they call stay until they have ended, and a timer of the
+    node's systemd removes these then.
 
     \b
     Example:

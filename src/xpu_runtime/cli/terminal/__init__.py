@@ -1,1 +1,1 @@
-"""What commands draw with: tables, templates, a whole screen, and streams that may be closed."""
+"""Drawing for commands: tables, templates, a whole screen, and streams that may be closed."""

@@ -1,7 +1,7 @@
 """A terminal that is drawn on as a whole: lines of styled text, keys, and its size.
 
 Plain escape sequences of ECMA-48, which every terminal of the last decades takes; the alternate screen and
-the cursor are put back whatever happens. Knows nothing of what is drawn.
+the cursor are always put back. Independent of the drawing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STYLES = {
     "title": "7",
 }
 
-#: Keys that end what is drawn again and again: Escape and ^D, too.
+#: Keys that end repeated drawing: Escape and ^D, too.
 ENDS = ("q", "Q", "\x1b", "\x04")
 
 #: A line: texts, each with one of STYLES.
@@ -45,14 +45,14 @@ class Size(NamedTuple):
 
 
 def _members() -> tuple[int, bool] | None:
-    """Columns of the terminal of the member of the group for whom the agent runs this process, and whether it
-    takes colours; None: of nobody."""
+    """Columns of the terminal of the group's member for whom the agent runs this process, and whether it
+    takes colours; None: the agent does not run it."""
     columns, _, coloured = os.environ.get(paths.TERMINAL_VARIABLE, "").partition(" ")
     return (int(columns), bool(coloured)) if columns.isdecimal() else None
 
 
 def size() -> Size:
-    """The window's, and not what COLUMNS says: a shell exports that once, and windows change."""
+    """The window's size, and not COLUMNS: a shell exports that once, and windows change."""
     members = _members()
     columns, rows = (members[0], 0) if members else os.get_terminal_size(1)
     return Size(columns or 100, rows or 30)  # a serial line says 0
@@ -69,7 +69,7 @@ def can_watch() -> bool:
 
 
 def coloured() -> bool:
-    """Whether stdout takes colours: a terminal, and nobody has said no (no-color.org)."""
+    """Whether stdout takes colours: it is a terminal, and NO_COLOR is not set (no-color.org)."""
     if (members := _members()) is not None:
         return members[1]
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
@@ -151,7 +151,7 @@ class Screen:
         self._woken.close()
 
     def draw(self, lines: list[Line]) -> None:
-        """Draws over what was there, without a flicker: nothing is cleared first."""
+        """Draws over the old lines, without clearing first, so that nothing flickers."""
         here, colours = size(), coloured()
         shown = [text_of(line, here.columns, colours) + "\x1b[K" for line in lines[: here.rows]]
         self._write("\x1b[H" + "\n".join(shown) + "\x1b[J")

@@ -1,7 +1,7 @@
-"""The standard streams of `xpu`, as its caller has left them: some can be closed, or take nothing.
+"""The standard streams of `xpu`, as its caller left them: some can be closed, or take no output.
 
 Python keeps such output until the end, fails there with status 120 and lines of its own, and gives the number
-of a closed stream to the next file that is opened. Knows nothing of what is written.
+of a closed stream to the next file that is opened.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 
 
 def open_closed() -> None:
-    """What is closed becomes /dev/null, before anything else gets its number: a ledger at 1 would be
-    written to."""
+    """Opens closed streams on /dev/null, before another file gets their numbers: output would go into a
+    ledger at 1."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)

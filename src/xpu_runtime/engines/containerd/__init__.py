@@ -3,11 +3,11 @@
 From 2.0 on containerd merges the tables of imported files, so there we are a drop-in file of our own where
 config.toml imports a folder. containerd 1 takes the whole CRI plugin from the file that names it last, which
 would drop the user's own runtimes; there, and where nothing is imported, we are a block at the end of
-config.toml. All else in that file stays byte for byte. The names of the tables depend on its `version`; one
+config.toml. The rest of that file stays byte for byte. The names of the tables depend on its `version`; one
 without it is version 1 (docs/man/containerd-config.toml.5).
 
-What becomes of the text is in blocks.py; which containerd reads it in reader.py, what it makes of all files
-together in merged.py, and of our runtime in outcome.py. Nothing is written here: see textfile.py.
+blocks.py changes the text; reader.py finds the containerd that reads it, merged.py merges all files as
+containerd does, and outcome.py tells the result for our runtime. textfile.py writes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AFTER_CONFIGURE = AFTER_UNCONFIGURE = (
 #: The annotations that ask for an XPU must reach the runtime; containerd passes only those named here.
 _ANNOTATIONS = "yoyoworks.com/*"
 _RUNTIME_TYPE = "io.containerd.runc.v2"
-#: What containerd knows without a table, and is named where ours would be the only one.
+#: The runtime that containerd has without a table; it is named if ours would be the only one.
 _PLAIN_RUNC = {"runtime_type": _RUNTIME_TYPE}
 #: Which program makes a runtime ours, also under another name.
 _PROGRAM = "xpu-container-runtime"
@@ -118,7 +118,7 @@ def _is_anothers(file: TextFile, present: dict[str, Any], path: blocks.Path, run
 
 
 def _is_ours(table: dict[str, Any], runtime_path: str = "") -> bool:
-    """Whether a runtime is an installation of ours, by its program or by what only ours is asked for."""
+    """Whether a runtime is an installation of ours, by its program or by annotations that only ours takes."""
     options, annotations = table.get("options"), table.get("pod_annotations")
     program = str(options.get("BinaryName", "")) if isinstance(options, dict) else ""
     return (
@@ -129,7 +129,7 @@ def _is_ours(table: dict[str, Any], runtime_path: str = "") -> bool:
 
 
 def runtime_path(file: TextFile) -> str | None:
-    """The program that config.toml or our drop-in beside it names as our runtime; None where neither does.
+    """The program that config.toml or our drop-in beside it names as our runtime; None if neither does.
     ConfigError."""
     data = blocks.parse(file.path, file.text)
     containerd = containerd_path(file.path, data or _beginning(file, reader.installed_version()))
@@ -142,7 +142,7 @@ def runtime_path(file: TextFile) -> str | None:
 
 
 def data(file: TextFile) -> dict[str, Any]:
-    """What the file says, without those that it imports; ConfigError."""
+    """The file's content, without its imports; ConfigError."""
     return blocks.parse(file.path, file.text)
 
 
@@ -153,9 +153,9 @@ def sources(file: TextFile) -> list[str]:
 
 
 def is_default(file: TextFile) -> bool | None:
-    """Whether we start what names no runtime, as config.toml and all that it imports say together; None where
-    none of them has our runtime: then it is another containerd's file, or no containerd starts the node's
-    containers. ConfigError."""
+    """Whether we start containers that name no runtime, by config.toml and all its imports; None if none of
+    them has our runtime: then it is another containerd's file, or no containerd starts the node's containers.
+    ConfigError."""
     ours: set[str] = set()
     defaults: set[str] = set()
     for path in sources(file):
@@ -171,7 +171,7 @@ def is_default(file: TextFile) -> bool | None:
 
 
 def _settings(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each key with its value, at whatever depth: the tables' names depend on the file's version."""
+    """Each key with its value, at any depth: the tables' names depend on the file's version."""
     for name, value in table.items():
         yield name, value
         if isinstance(value, dict):
@@ -216,7 +216,7 @@ def _unconfigured(file: TextFile) -> Edit:
         runtimes.pop(RUNTIME_NAME, None)
     others = blocks.below(file.path, theirs, ours[:-1]) or {}
     if "runc" in (blocks.below(file.path, added, (*containerd, "runtimes")) or {}):
-        # It stays where another runtime came to stand beside it, which would hide containerd's own runc.
+        # It stays if another runtime has been added, which would hide containerd's own runc.
         if others.keys() - {RUNTIME_NAME}:
             blocks.below(file.path, kept, (*containerd, "runtimes"), make=True)["runc"] = runtimes["runc"]
         else:
@@ -244,12 +244,12 @@ def _unconfigured(file: TextFile) -> Edit:
 
 
 def _beginning(file: TextFile, installed: tuple[int, int] | None) -> dict[str, Any]:
-    """What a file that says nothing yet must say first, for the containerd that is installed."""
+    """The first lines of an empty file, for the installed containerd."""
     if installed is None or installed < (2, 0):
         return {"version": 2}  # which any containerd reads
     if installed < (2, 2) or file.state is not None:
         return {"version": 3}
-    # What containerd 2.2 assumes where there is no file, and reads only where there is one.
+    # containerd 2.2 assumes this without a file, and reads it only if there is a file.
     return {"version": 3, "imports": [os.path.join(os.path.dirname(file.path), "conf.d", "*.toml")]}
 
 
@@ -300,10 +300,10 @@ def _must_be_ours(
 
 
 def _ours(path: str, present: Any, table: dict[str, Any], runtime_path: str) -> dict[str, Any]:
-    """Our table: as it is, or else as that of the default runtime or of runc, with what makes it ours.
+    """Our table: the present one, otherwise a copy of the default runtime's or of runc's, with our own keys.
 
-    How cgroups are driven is the node's and not a runtime's own: where the default runtime does not say it,
-    runc does.
+    The cgroup driver belongs to the node and not to a runtime: if the default runtime does not set it, runc's
+    value counts.
     """
     ours = copy.deepcopy(present) if present is not None else _modelled(table)
     ours["runtime_type"] = _RUNTIME_TYPE
@@ -332,7 +332,7 @@ def _modelled(table: dict[str, Any]) -> dict[str, Any]:
 def _enter(
     path: str, target: dict[str, Any], table: dict[str, Any], containerd: blocks.Path, ours: dict[str, Any]
 ) -> None:
-    """Puts our table into `target`, which will stand beside what containerd has already in `table`."""
+    """Puts our table into `target`, which containerd will merge with its own `table`."""
     runtimes = blocks.below(path, target, (*containerd, "runtimes"), make=True)
     if not table.get("runtimes"):
         # The first table that names a runtime hides the runc that containerd 1 knows without one, and

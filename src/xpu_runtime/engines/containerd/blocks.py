@@ -1,9 +1,9 @@
-"""config.toml as text: what `configure` writes into it, and how all else in it stays byte for byte.
+"""config.toml as text: `configure` adds its part, and the rest stays byte for byte.
 
-Ours is a block at the end, or where a table is the file's own, a line with a mark. Another program's table of
-our name becomes comments. What tomllib reads decides what is there; tomlkit changes a table of ours that the
-file wrote itself. Whatever was changed is read again and compared (`check`). Which table is meant is the
-caller's to say: nothing here knows a version of containerd.
+Ours is a block at the end, or a line with a mark in a table of the file's own. Another program's table of our
+name becomes comments. tomllib decides about the content; tomlkit changes a table of ours that the file wrote
+itself. Every change is read again and compared (`check`). The caller names the table: nothing here knows a
+version of containerd.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def below(path: str, data: dict[str, Any], keys: Path, make: bool = False) -> An
 
 
 def with_default(text: str, containerd: Path, default: Any) -> str | None:
-    """`text` with us as the default runtime in the place of `default`, or in a table that names none.
+    """`text` with our runtime as the default instead of `default`, or in a table without one.
 
-    None where that table has no header of its own.
+    None if that table has no header of its own.
     """
     if default is not None:
-        # A line in a string can look like the statement; what it changes is not the default.
+        # A line in a string can look like the statement; changing it does not change the default.
         for line in _ANY_DEFAULT.finditer(text):
             ours = f'{line[1]}"{RUNTIME_NAME}" {_MARK}, before: {line[0]}'
             changed = text[: line.start()] + ours + text[line.end() :]
@@ -144,7 +144,7 @@ def with_block(text: str, added: dict[str, Any], is_new: bool) -> str:
 def set_aside(text: str, keys: Path) -> str:
     """`text` with each line of the table at `keys` as a comment, for `brought_back`.
 
-    A table that begins or ends within a line is not found: `check` refuses what comes of that.
+    A table that begins or ends within a line is not found: `check` refuses the result.
     """
     changed, header = "", Path()
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
@@ -159,7 +159,7 @@ def set_aside(text: str, keys: Path) -> str:
 
 
 def _keys_of(line: str) -> Path:
-    """The keys that lead to what a header or a statement is about; none where it is neither by itself."""
+    """The keys of a header or a statement; none if the line is neither."""
     try:
         said: Any = tomllib.loads(line)
     except ValueError:
@@ -172,12 +172,12 @@ def _keys_of(line: str) -> Path:
 
 
 def brought_back(text: str) -> str:
-    """`text` with what `set_aside` has made comments, as it was."""
+    """`text` with the comments of `set_aside` as lines again."""
     return re.sub(rf"^{re.escape(_ASIDE)}", "", text, flags=re.MULTILINE)
 
 
 def without_blocks(text: str, kept: dict[str, Any]) -> str:
-    """`text` with what must be `kept` in the place of our block."""
+    """`text` with `kept` in the place of our block."""
     newline = newline_of(text)
     lines = tomlkit.dumps(kept).removesuffix("\n").split("\n") if kept else []
     while (block := BLOCK.search(text)) is not None:
@@ -190,9 +190,9 @@ def without_blocks(text: str, kept: dict[str, Any]) -> str:
 
 
 def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
-    """`text` with what is at `keys`, however it is written, holding what `ours` does; None removes it.
+    """`text` with the value at `keys`, in any spelling, set to `ours`; None removes it.
 
-    Our block and what is around it are changed apart: tomlkit garbles a table that goes on further below.
+    Our block and the rest are changed apart: tomlkit garbles a table that goes on further below.
     """
     block = BLOCK.search(text)
     cuts = (0, *block.span(1), len(text)) if block else (0, len(text))
@@ -228,7 +228,7 @@ def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None)
 
 
 def check(path: str, text: str, wanted: dict[str, Any], containerd: Path) -> None:
-    """The last word before anything is written: the new text must say what was meant, and nothing else."""
+    """The check before anything is written: the new text must have exactly the intended content."""
     try:
         data = parse(path, text)
     except ConfigError:

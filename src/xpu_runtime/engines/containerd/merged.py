@@ -37,10 +37,10 @@ _NEWEST = 3
 def files(
     root: TextFile, becoming: Iterable[TextFile] = (), version: tuple[int, int] = MERGES
 ) -> list[TextFile]:
-    """The file and those that it and they import, in the order in which a containerd of this version merges
+    """The file and its imports, nested ones too, in the order in which a containerd of this version merges
     them. ConfigError.
 
-    `becoming`: files as they will be, in the place of what is there, or before they are there.
+    `becoming`: files' new content, in the place of present files, or of files still to be made.
     """
     new = {os.path.abspath(each.path): each for each in (root, *becoming)}
     found: dict[str, TextFile] = {}
@@ -141,7 +141,7 @@ def options(table: dict[str, Any], name: Any) -> dict[str, Any]:
 
 
 def _migrate(plugins: dict[str, Any]) -> None:
-    """Version 2's table becomes what version 3's does not say."""
+    """Version 2's table fills the gaps of version 3's."""
     old = _table(_table(plugins, PLUGINS[2]), "containerd")
     if old:
         new = {**_table(plugins, PLUGINS[3])}

@@ -1,4 +1,4 @@
-"""What containerd makes of our runtime with all its files together: whether it sees it, and what to tell."""
+"""Our runtime in containerd's merged files: whether containerd sees it, and notes for the user."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def unseen(
     becoming: Sequence[TextFile] = (),
     version: tuple[int, int] | None = None,
 ) -> ConfigError | None:
-    """What keeps containerd from running `runtime_path` for us, and what to do; None: nothing. ConfigError.
+    """Why containerd would not run `runtime_path` for us, and the remedy; None: it would. ConfigError.
 
     `becoming`: files as they will be (merged.files). `version`: containerd's; None: is found out.
     """
@@ -92,8 +92,8 @@ def unseen(
 def unlike_others(
     file: TextFile, becoming: Sequence[TextFile] = (), version: tuple[int, int] | None = None
 ) -> str:
-    """What to say where our runtime's cgroups are not made as the default runtime's or runc's; "" where they
-    are. As `unseen`."""
+    """A note if our runtime makes cgroups in another way than the default runtime or runc; "" if not. As
+    `unseen`."""
     version = version or version_for(file, blocks.parse(file.path, file.text))
     table = merged.containerd_table(merged.files(file, becoming, version), version)
     name, theirs = systemd_cgroup(table) or ("runc", False)

@@ -18,9 +18,9 @@ DROP_IN = "99-xpu.toml"
 
 
 def installed_version() -> tuple[int, int] | None:
-    """The major and minor version of the containerd on PATH; None if there is none, or it does not say.
+    """The major and minor version of the containerd on PATH; None if there is none, or if it does not tell.
 
-    Takes as long as that does, up to 10 seconds: what needs it twice hands it on.
+    Takes as long as that program, up to 10 seconds: callers pass the result on.
     """
     program = shutil.which("containerd")
     try:

@@ -3,7 +3,7 @@
 For devices whose kernel driver registers their memory with the controller as a region (amdgpu; Linux 6.14 or
 newer, cgroup v2: Documentation/admin-guide/cgroup-v2.rst, "DMEM"): the vendor's discovery names the region in
 the device's detail `dmem`. Beyond the limit the kernel moves the container's own buffers to system memory, or
-refuses. Only the controller's files are here: what becomes of a grant's limits is on_cgroup.py's.
+refuses. Only the controller's files are here: on_cgroup.py has the life of a grant's limits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BACKEND = Dmem()
 
 
 class _Files(Limits):
-    """The controller's files; a kernel that evicts what is above a new limit does so before `set` returns."""
+    """The controller's files; a kernel that evicts memory above a new limit does so before `set` returns."""
 
     def set(self, device: Device, folder: str, limit: int | None) -> None:
         if limit is not None:
@@ -89,7 +89,7 @@ def _enable(folder: str) -> None:
 def set_limit(folder: str, region: str, limit: int | None) -> None:
     """Puts a limit in bytes (None: none) into force on a cgroup folder. ApplyError if it cannot be.
 
-    The kernel takes a limit below what is in use without a word and leaves the old one: it is read again.
+    The kernel accepts a limit below the use silently, and keeps the old one: so it is read again.
     """
     line = f"{region} {'max' if limit is None else limit}"
     path = os.path.join(folder, "dmem.max")

@@ -1,7 +1,7 @@
 """The `driver` backend: the GPU's own kernel driver holds a memory limit on the container's cgroup.
 
 NVIDIA from R615 on: `nvmlDeviceSetMemoryLimits_v1` on a cgroup v2 folder; beyond the limit an allocation gets
-CUDA_ERROR_OUT_OF_MEMORY. Only NVML's calls are here: what becomes of a grant's limits is on_cgroup.py's.
+CUDA_ERROR_OUT_OF_MEMORY. Only NVML's calls are here: on_cgroup.py has the life of a grant's limits.
 """
 
 from __future__ import annotations

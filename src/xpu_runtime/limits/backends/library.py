@@ -1,11 +1,11 @@
 """The `library` backend: interposers in the container hold limits on memory and on cores, from R470 on.
 
 Instead of the driver's libcuda.so.1 and libnvidia-ml.so.1 a container finds ours, which count what its
-processes allocate and refuse what would pass the limit, and which hold launches back beyond the cap on the
-device's time. Each kind may be held without the other: memory may be the driver's to limit. Soft: a program
-that means to can go round them. The limits stand in a page in the grant's folder, which the container cannot
-write (pages.py). Every start imports this file to ask for an offer: what only some starts need is imported
-where it is used. Which files an image gets for it is interposers.py's to say.
+processes allocate and refuse allocations beyond the limit, and which hold launches back beyond the cap on the
+device's time. Each kind may be held without the other: the driver may hold the memory limit. Soft: a program
+can go round them on purpose. A page in the grant's folder has the limits; the container cannot write it
+(pages.py). Every start imports this file to ask for an offer, so imports for some starts only are made where
+they are used. interposers.py has the files for an image.
 """
 
 from __future__ import annotations
@@ -206,9 +206,9 @@ def unavailable(inventory: Inventory, device: Device) -> str | None:
 def cannot_see(kind: str, capabilities: tuple[str, ...]) -> str | None:
     """Why the interposers cannot hold a limit on a container with these capabilities; None if they can.
 
-    What takes memory past 64-bit CUDA also has the device work past it, so that the same ones stand in the
-    way of both kinds: an unmeasured cap would say less than the container takes. Images say `all` by habit:
-    it means all but these.
+    A capability that takes memory without 64-bit CUDA also uses the device's time without it, so the same
+    ones exclude both kinds of limits: an unmeasured cap would count less than the container takes. Images set
+    `all` by habit: it means all but these.
     """
     asked = [name for name in capabilities if name in interposed.UNSEEN]
     if not asked or set(capabilities) >= interposed.UNSEEN:

@@ -1,13 +1,14 @@
 """The `mps` backend: NVIDIA's Multi-Process Service runs a card's containers side by side, not in turns.
 
 All of `library`, and under it a control daemon for each device with one server, which the containers'
-programs connect to: each process gets an active thread percentage and a pinned memory limit, as they are in
-the grant's folder when it calls cuInit. The interposed libcuda sets what the driver reads there, and refuses
-to go on where the driver then does not work under MPS: a wrong pipe folder would let a program run without
-any limit, silently. What the percentage cannot do (hold for all processes together, change for a running one)
-the library's account and pacer do. Soft, and taken only where it is named: an error of one container on the
+programs connect to: each process gets the active thread percentage and the pinned memory limit that the
+grant's folder has when it calls cuInit. The interposed libcuda sets them for the driver, and stops the
+program if the driver then does not work under MPS: with a wrong pipe folder a program would silently run
+without any limit. The percentage cannot hold for all processes together, nor change for a running one: the
+library's account and pacer do both. Soft, and taken only if it is named: an error of one container on the
 card reaches its neighbours (docs/concepts/compute.md). R550 is the first driver whose libcuda tells whether
-it is under MPS, R555 whose daemon serves several users (R550's takes `-multiuser-server` for a command).
+it is under MPS; R555 is the first whose daemon serves several users (R550's takes `-multiuser-server` for a
+command).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _OLDEST_DRIVER, _OLDEST_ARCH = 555, 7.0
 #: From here on the daemon has protocol 3.
 _NAMESPACES_SINCE = 615
 _PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
-#: In the grant's folder: what its processes get, struct xpu_mps of native/abi/mps.h; and the server that was
+#: In the grant's folder: its processes' limits, struct xpu_mps of native/abi/mps.h; and the server that was
 #: there when the container was started.
 _LIMITS, _SERVER = "mps", "mps-server"
 _MAGIC, _SIZE = b"XPUMPS\0\1", 64
@@ -53,7 +54,7 @@ class Mps(Library):
 
     def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
         if request.enforce != NAME:
-            return Offer(None)  # only where somebody has weighed what it shares
+            return Offer(None)  # only by name: its user must accept the shared faults
         reason = (
             _unavailable(inventory, device)
             or _cannot_serve(request)
@@ -193,10 +194,10 @@ BACKEND = Mps()
 
 
 class _Change(QuotaChange):
-    """The library's, and what processes get that start from now on.
+    """The library's change, and the percentage of processes that start from now on.
 
-    A process keeps the percentage that it started with. It grows with the cap, for programs that start from
-    then on; where the cap shrinks it stays, and the pacer holds the rest back at once.
+    A process keeps the percentage that it started with. A larger cap raises it for programs that start later;
+    with a smaller cap it stays, and the pacer holds the rest back at once.
     """
 
     def set(self, position: int, kind: str, value: int) -> None:
@@ -248,7 +249,7 @@ def _of_process(grant: Grant, position: int) -> tuple[int, int]:
 
 
 def _namespace(grant: Grant) -> Namespace:
-    """What its processes get now; until it is prepared, what they will."""
+    """The limits of its processes now; before it is prepared, those that they will get."""
     from xpu_runtime.limits.mps_namespaces import Namespace
 
     ((percent, pinned),) = [_of_process(grant, position) for position in range(len(grant.slices))]
@@ -306,7 +307,7 @@ def _programs(inventory: Inventory) -> Programs:
 
 
 def _program_of_node() -> str | None:
-    """The program, for what has no inventory at hand; None where the driver is gone."""
+    """The program, for callers without an inventory; None if the driver is gone."""
     from xpu_runtime.config.defaults import DEFAULTS
     from xpu_runtime.config.load import load
     from xpu_runtime.errors import ConfigError, XpuError
@@ -323,7 +324,7 @@ def _program_of_node() -> str | None:
 
 
 def _percent(place: str) -> int:
-    """What each process that starts now gets; OSError."""
+    """The percentage of each process that starts now; OSError."""
     with open(os.path.join(place, _LIMITS), "rb") as file:
         return int.from_bytes(file.read(_SIZE)[_PERCENT_AT:_PINNED_AT], "little")
 
