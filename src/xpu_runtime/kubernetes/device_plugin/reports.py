@@ -63,32 +63,26 @@ class Reports:
         """Until `stop`."""
         while True:
             with self._wake:
-                while not (self._stopped or self._until_event() == 0 or self._is_due()):
-                    waits = [each for each in (self._until_due(), self._until_event()) if each is not None]
-                    self._wake.wait(min(waits, default=None))
+                while not self._stopped and (due := self._due()) > (now := time.monotonic()):
+                    self._wake.wait(None if due == float("inf") else due - now)
                 if self._stopped:
                     return
-                told = self._events.popleft() if self._until_event() == 0 else None
-                patch = self._patch if self._is_due() else None
+                now = time.monotonic()
+                told = self._events.popleft() if self._events and now >= self._events_not_before else None
+                patch = self._patch if now >= self._node_due() else None
             if told is not None:
                 self._post(told)
             if patch is not None:
                 self._write(patch)
 
-    def _is_due(self) -> bool:
-        return self._patch is not None and self._until_due() == 0
+    def _due(self) -> float:
+        """When an event or the node is to be written (time.monotonic)."""
+        return min(self._events_not_before if self._events else float("inf"), self._node_due())
 
-    def _until_event(self) -> float | None:
-        """Seconds until an event is to be written; None: there is none."""
-        return max(self._events_not_before - time.monotonic(), 0.0) if self._events else None
-
-    def _until_due(self) -> float | None:
-        """Seconds until the node is to be written; None: it is not to be."""
+    def _node_due(self) -> float:
         if self._patch is None:
-            return None
-        if self._patch == self._written and time.monotonic() < self._not_before - _APART_S + _REFRESH_S:
-            return max(self._not_before - _APART_S + _REFRESH_S - time.monotonic(), 0.01)
-        return max(self._not_before - time.monotonic(), 0.0)
+            return float("inf")
+        return self._not_before + (_REFRESH_S - _APART_S if self._patch == self._written else 0.0)
 
     def _post(self, told: PodEvent) -> None:
         try:
