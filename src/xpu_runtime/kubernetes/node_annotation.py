@@ -72,14 +72,13 @@ class Told(NamedTuple):
     reserved: Mapping[str, Shares]
     #: Bytes of one unit of memory there.
     memory_unit: int = 1 << 30
-    #: Ids of the keys that it verifies assignments with; None: it does not tell. So it can be seen when a new
-    #: key may sign, and which nodes still have one that was stolen.
-    keys: tuple[str, ...] | None = None
-    #: Names of other systems that it offers (resources.ALIASES); None: it does not tell.
-    aliases: tuple[str, ...] | None = None
-    #: By UID the key that has signed what is `reserved`, of those by a signed assignment; None: it does not
-    #: tell.
-    signed: Mapping[str, str] | None = None
+    #: Ids of the keys that it verifies assignments with. So it can be seen when a new key may sign, and which
+    #: nodes still have one that was stolen.
+    keys: tuple[str, ...] = ()
+    #: Names of other systems that it offers (resources.ALIASES).
+    aliases: tuple[str, ...] = ()
+    #: By UID the key that has signed what is `reserved`, of those by a signed assignment.
+    signed: Mapping[str, str] = {}
 
 
 def write(told: Told) -> str:
@@ -90,17 +89,13 @@ def write(told: Told) -> str:
             "driver": told.driver,
             "placement": told.placement,
             "memory_unit": told.memory_unit,
-            "keys": _list(told.keys),
-            "aliases": _list(told.aliases),
+            "keys": list(told.keys),
+            "aliases": list(told.aliases),
             "devices": [_plain(row) for row in told.devices],
             "reserved": {uid: [list(share) for share in told.reserved[uid]] for uid in sorted(told.reserved)},
-            "signed": None if told.signed is None else dict(sorted(told.signed.items())),
+            "signed": dict(sorted(told.signed.items())),
         }
     )
-
-
-def _list(words: tuple[str, ...] | None) -> list[str] | None:
-    return None if words is None else list(words)
 
 
 def _plain(row: Row) -> dict[str, Any]:
@@ -128,14 +123,9 @@ def read(text: str) -> Told:
             raise WrongVersion(f"version {data['v']!r:.20}, and {VERSION} is known here")
         rows = tuple(_row(row) for row in data["devices"][:_MOST_DEVICES])
         reserved = {str(uid): _shares(shares) for uid, shares in (data.get("reserved") or {}).items()}
-        # Of plugins that did not tell it: what is configured where nobody says otherwise.
         unit = _number(data.get("memory_unit"), _MOST_BYTES) or 1 << 30
-        keys, aliases = (
-            None if data.get(name) is None else tuple(map(str, data[name])) for name in ("keys", "aliases")
-        )
-        signed = None
-        if data.get("signed") is not None:
-            signed = {str(uid): str(key) for uid, key in data["signed"].items()}
+        keys, aliases = (tuple(map(str, data.get(name) or ())) for name in ("keys", "aliases"))
+        signed = {str(uid): str(key) for uid, key in (data.get("signed") or {}).items()}
         driver, placement = (str(data.get(name) or "") for name in ("driver", "placement"))
         return Told(driver, placement, rows, reserved, unit, keys, aliases, signed)
     except WrongVersion:

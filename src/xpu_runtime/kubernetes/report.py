@@ -19,6 +19,7 @@ from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Told
 from xpu_runtime.kubernetes.resources import ALIASES, COUNT, PREFIX, DemandError, Resources, whole_number
 from xpu_runtime.placement.demand import PodDemand
 from xpu_runtime.placement.pod import PodShape
+from xpu_runtime.request import assignment
 from xpu_runtime.value import Value
 
 #: By all of their names.
@@ -76,13 +77,15 @@ class Pod(Value):
     name: str = ""
     #: Of the API's object what says how much it asks for.
     asking: Mapping[str, Any] = {}
+    #: The id of the key that its assignment names; "": it has none.
+    key: str = ""
 
 
 def pod_of(data: Mapping[str, Any]) -> Pod | None:
     """The API's pod, where it is bound and asks."""
     metadata, spec = data.get("metadata") or {}, data.get("spec") or {}
     node, annotations = str(spec.get("nodeName") or ""), metadata.get("annotations") or {}
-    if not node or not asks(data):
+    if not node or not _asks(spec):
         return None
     # Of ten thousand pods no more is kept.
     asking = {
@@ -96,12 +99,12 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         },
     }
     uid, namespace, name = (str(metadata.get(key)) for key in ("uid", "namespace", "name"))
-    return Pod(uid, node, namespace, name, asking)
+    key = assignment.key_id(str(annotations.get(assignment.ANNOTATION) or ""))
+    return Pod(uid, node, namespace, name, asking, key)
 
 
-def asks(pod: Mapping[str, Any]) -> bool:
-    """Whether it asks for anything of ours, in any cluster."""
-    spec = pod.get("spec") or {}
+def _asks(spec: Mapping[str, Any]) -> bool:
+    """Whether a pod asks for anything of ours, in any cluster."""
     return any(
         name in _EVERY.names
         for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
@@ -188,7 +191,7 @@ def _counted(pod: Pod, told: Told) -> objects.Pod | None:
     asks for nothing of the node, or for what makes no sense."""
     demand = PodDemand()
     with contextlib.suppress(DemandError):
-        demand = Resources(told.memory_unit, told.aliases or ()).of_pod(pod.asking)
+        demand = Resources(told.memory_unit, told.aliases).of_pod(pod.asking)
     if demand.is_empty and pod.uid not in told.reserved:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))

@@ -81,11 +81,10 @@ def status(
     """
     api = Api(access.find(kubeconfig, context))
     nodes, _ = api.list("/api/v1/nodes", lambda node: node)
-    if of_keys:
-        signed, _ = api.list("/api/v1/pods", keys_in_use.pod_of, fieldSelector=_LIVE)
-        _show_keys(keys_in_use.keys(nodes, signed), as_json, wide)
-        return
     pods, _ = api.list("/api/v1/pods", report.pod_of, fieldSelector=_LIVE)
+    if of_keys:
+        _show_keys(keys_in_use.keys(nodes, pods), as_json, wide)
+        return
     found = report.named(report.nodes(nodes, pods), names)
     if as_json:
         table.print_json({"nodes": [_plain(node) for node in found]})

@@ -48,8 +48,8 @@ def _run(kubeconfig: Path, *words: str) -> Any:
 def test_a_key_that_a_node_lacks_and_one_that_a_pod_still_needs_are_seen(
     answers: Answers, kubeconfig: Path
 ) -> None:
-    nodes = [_node("n1", keys=["old", "new"]), _node("n2", keys=["old"]), {"metadata": {"name": "cpu"}}]
-    nodes += [_node("n3", placement="node", keys=[]), _node("n4")]
+    n1 = _node("n1", keys=["old", "new"], signed={"c": "gone"})
+    nodes = [n1, _node("n2", keys=["old"]), {"metadata": {"name": "cpu"}}, _node("n3", placement="node")]
     pods = [_pod("b", _signed("old")), _pod("a", _signed("old")), _pod("c", _signed("gone"))]
     pods += [_pod("waits", _signed("old"), node=""), _pod("odd", "v1.\x1b[2J.e30.m"), _pod("none", "")]
     _answer(answers, nodes, pods)
@@ -69,20 +69,18 @@ def test_a_key_that_a_node_lacks_and_one_that_a_pod_still_needs_are_seen(
 def test_what_a_pod_was_given_tells_its_node_whatever_its_author_has_made_of_the_annotation(
     answers: Answers, kubeconfig: Path
 ) -> None:
-    reserved = {uid: [["GPU-0", 1, None]] for uid in ("bare", "forged", "placed-by-node", "earlier")}
+    reserved = {uid: [["GPU-0", 1, None]] for uid in ("bare", "forged", "placed-by-node")}
     n1 = _node("n1", keys=["new"], reserved=reserved, signed={"bare": "old", "forged": "old", "gone": "old"})
     pods = [_pod("bare", ""), _pod("forged", _signed("other")), _pod("placed-by-node", "")]
     # These have nothing yet: what was placed just now, and what nobody has signed.
     pods += [_pod("new", _signed("new")), _pod("refused", _signed("own"))]
-    # An earlier version has not kept with which key this one was signed.
-    pods.append(_pod("earlier", _signed("new")))
     pods.append(_pod("asks-for-nothing", _signed("new"), asks=False))
     _answer(answers, [n1], pods)
 
     told = json.loads(_run(kubeconfig, "--json").stdout)["keys"]
 
     assert [(each["id"], each["pods"]) for each in told] == [
-        ("new", ["ml/earlier", "ml/new"]),
+        ("new", ["ml/new"]),
         ("old", ["ml/bare", "ml/forged"]),
     ]
 
