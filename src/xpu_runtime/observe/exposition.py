@@ -20,10 +20,11 @@ from xpu_runtime.limits import pages
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.linux import proc
 from xpu_runtime.observe import agent_status
-from xpu_runtime.observe.device_state import DeviceState, states
-from xpu_runtime.observe.reading import Reading, Row
+from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.request.quotas import Quota
 from xpu_runtime.value import Value
+from xpu_runtime.vendors import registry
+from xpu_runtime.vendors.vendor import Sensors
 
 third_party.enable()
 from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
@@ -51,31 +52,38 @@ class _OfSlice(Value):
     reading: Reading
 
 
+class _OfDevice(Value):
+    """A device, with what its sensors tell, for another."""
+
+    card: Card
+    sensors: Sensors
+
+
 _Quota = tuple[str, str, Callable[[Quota, Use], Optional[float]]]
-_Device = tuple[str, str, Callable[[DeviceState], Optional[float]]]
+_Device = tuple[str, str, Callable[[_OfDevice], Optional[float]]]
 _Slice = tuple[str, str, Callable[[_OfSlice], Optional[float]]]
 
 _DEVICES: tuple[_Device, ...] = (
     (
         "healthy",
         "0: the device has a fault, or is no longer on the node.",
-        lambda of: of.device is not None and of.device.fault is None,
+        lambda of: of.card.device is not None and of.card.device.fault is None,
     ),
     (
         "drained",
         "1: the device gets no new slices until `xpu undrain`.",
-        lambda of: _is_marked(of, of.why_drained),
+        lambda of: _is_marked(of.card, of.card.why_drained),
     ),
     (
         "reserved",
         "1: only containers that name its reservation get it (`xpu reserve`).",
-        lambda of: _is_marked(of, of.reservation),
+        lambda of: _is_marked(of.card, of.card.reservation),
     ),
     ("slices", "Slices granted on the device.", lambda of: len(of.card.rows)),
     (
         "memory_bytes",
         "Memory of the device, without what the driver keeps for itself.",
-        lambda of: of.device.memory_bytes if of.device else None,
+        lambda of: of.card.memory_total if of.card.device else None,
     ),
     (
         "memory_granted_bytes",
@@ -310,10 +318,12 @@ def _of_quotas(quotas: Sequence[tuple[Quota, Use]]) -> Iterator[Metric]:
 
 
 def _of_reading(reading: Reading | None, problems: list[str], counted: Counted) -> Iterator[Metric]:
-    devices = [] if reading is None else states(reading, problems)
+    sensors = {} if reading is None else registry.sensors(reading.inventory, problems)
+    cards = () if reading is None else reading.cards
+    devices = [_OfDevice(card, sensors.get(card.uuid, Sensors())) for card in cards]
     info = _info("xpu_device_info", "1; the labels say what the device is.", [*_DEVICE, *_DEVICE_FACTS])
     for of in devices:
-        driver = reading.inventory.driver(of.device.vendor) if reading and of.device else None
+        driver = reading.inventory.driver(of.card.device.vendor) if reading and of.card.device else None
         facts = (of.card.name, driver.vendor if driver else "", driver.version if driver else "")
         info.add_metric([of.card.uuid, of.card.index, *map(_label, facts)], 1)
     yield info
@@ -365,9 +375,9 @@ def _age_s(row: Row) -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - proc.seconds(row.grant.start_time))
 
 
-def _is_marked(of: DeviceState, mark: object) -> bool | None:
+def _is_marked(card: Card, mark: object) -> bool | None:
     """None where it is not known."""
-    return None if of.marks is None else mark is not None
+    return None if card.marks is None else mark is not None
 
 
 def _slices(reading: Reading) -> list[tuple[list[str], _OfSlice]]:

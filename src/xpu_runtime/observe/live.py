@@ -6,7 +6,6 @@ there is one. Another process asks the driver, so that one that hangs stops noth
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -24,7 +23,7 @@ from xpu_runtime.observe.names import Names
 from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks, registry
-from xpu_runtime.vendors.inventory import Device, Inventory
+from xpu_runtime.vendors.inventory import Inventory
 from xpu_runtime.vendors.vendor import WHOLE
 
 #: Seconds that one reading for scripts waits for the driver: until it is open, and once it is.
@@ -122,7 +121,7 @@ class Live:
                         self._names.of(grant) if self._names is not None else None,
                     )
                 )
-        marked = _marks()
+        marked = _marks(usage.problems)
         cards = tuple(
             self._card(uuid, rows, utilization, uses.get(uuid, Use()), marked)
             for uuid, rows in by_card.items()
@@ -211,26 +210,18 @@ class Live:
             device.memory_bytes if device else 0,
             tuple(rows),
             use,
-            _note(device, marked),
+            device,
+            marked if device is not None else None,
         )
 
 
-def _marks() -> marks.Marks | None:
-    """None where they cannot be read, which is `xpu devices`' to say."""
-    with contextlib.suppress(XpuError):
+def _marks(problems: list[str]) -> marks.Marks | None:
+    """None where they cannot be read, which is added to `problems`."""
+    try:
         return marks.read()
-    return None
-
-
-def _note(device: Device | None, marked: marks.Marks | None) -> str:
-    if device is None:
-        return ""
-    found = [device.fault] if device.fault else []
-    if marked is not None and (reason := marked.why_drained(device)) is not None:
-        found.append(marks.as_drained(reason))
-    if marked is not None and (reservation := marked.reservation(device)) is not None:
-        found.append(marks.as_reserved(reservation))
-    return "; ".join(found)
+    except XpuError as error:
+        problems.append(str(error))
+        return None
 
 
 class _Got(Value):

@@ -21,11 +21,11 @@ from xpu_runtime.ledger.events import Event, Totals
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.observe import agent_status
-from xpu_runtime.observe.device_state import states
 from xpu_runtime.observe.names import Names
 from xpu_runtime.observe.node_metrics import NodeMetrics
 from xpu_runtime.observe.reading import Card, Reading, Row
-from xpu_runtime.vendors import marks
+from xpu_runtime.vendors import marks, registry
+from xpu_runtime.vendors.vendor import Sensors
 
 _MOST_DEVICES, _MOST_SLICES, _MOST_EVENTS = 64, 256, 50
 #: Characters, of a name or id, and of a reason.
@@ -131,8 +131,10 @@ def _devices(
     reading: Reading, name_of: Callable[[Grant], str | None], problems: list[str]
 ) -> list[dict[str, Any]]:
     found = []
-    for of, most in zip(states(reading, problems), _room(reading.cards[:_MOST_DEVICES])):
-        card, device, drained, reserved = of.card, of.device, of.why_drained, of.reservation
+    sensors = registry.sensors(reading.inventory, problems)
+    for card, most in zip(reading.cards, _room(reading.cards[:_MOST_DEVICES])):
+        device, drained, reserved = card.device, card.why_drained, card.reservation
+        told = sensors.get(card.uuid, Sensors())
         found.append(
             {
                 "index": card.index,
@@ -144,9 +146,9 @@ def _devices(
                 "reserved": None if reserved is None else _text(marks.as_reserved(reserved), 300),
                 "busy_percent": _rounded(card.busy),
                 "memory_bytes": card.memory_total,
-                "memory_reported_bytes": of.sensors.memory_used_bytes,
-                "temperature_celsius": of.sensors.temperature_celsius,
-                "power_watts": _rounded(of.sensors.power_watts),
+                "memory_reported_bytes": told.memory_used_bytes,
+                "temperature_celsius": told.temperature_celsius,
+                "power_watts": _rounded(told.power_watts),
                 # Of all slices, whether or not they are listed.
                 "slices_total": len(card.rows),
                 "memory_asked_bytes": sum(row.memory_limit for row in card.rows),

@@ -6,7 +6,9 @@ from xpu_runtime.ledger.grants import Grant, Use
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.value import Value
-from xpu_runtime.vendors.inventory import Inventory
+from xpu_runtime.vendors import marks
+from xpu_runtime.vendors.inventory import Device, Inventory
+from xpu_runtime.vendors.marks import Marks, Reservation
 
 
 class Row(Value):
@@ -49,8 +51,30 @@ class Card(Value):
     rows: tuple[Row, ...]
     #: The granted part, with reservations of pods.
     use: Use = Use()
-    #: Why not everybody gets something of it: its fault, and an operator's marks; "": nothing.
-    note: str = ""
+    #: None: it is not on this node any more, and still has slices.
+    device: Device | None = None
+    #: What an operator has said of devices; None: that cannot be told, of this device or of all.
+    marks: Marks | None = None
+
+    @property
+    def why_drained(self) -> str | None:
+        """As of Marks; None as well where that cannot be told."""
+        return None if self.marks is None or self.device is None else self.marks.why_drained(self.device)
+
+    @property
+    def reservation(self) -> Reservation | None:
+        """The same."""
+        return None if self.marks is None or self.device is None else self.marks.reservation(self.device)
+
+    @property
+    def note(self) -> str:
+        """Why not everybody gets something of it: its fault, and those marks; "": nothing."""
+        found = [self.device.fault] if self.device is not None and self.device.fault else []
+        if (reason := self.why_drained) is not None:
+            found.append(marks.as_drained(reason))
+        if (reservation := self.reservation) is not None:
+            found.append(marks.as_reserved(reservation))
+        return "; ".join(found)
 
 
 class Reading(Value):
