@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import json
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +33,6 @@ _KEPT = {
     cache.RUNTIMES: (1 << 20, True),
     cache.LAUNCHER: (64 << 10, False),
 }
-_KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFLNK: "broken link"}
 _CODE = os.path.join(paths.LIB, "python")
 
 
@@ -52,7 +50,8 @@ def _kept() -> Iterator[Finding]:
     for name, (most, is_json) in _KEPT.items():
         path = paths.in_run_dir(name)
         try:
-            why = _why_no_cache(path, most, is_json)
+            content = files.read(path, most)
+            why = "is damaged" if is_json and not _is_object(content) else ""
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -62,22 +61,11 @@ def _kept() -> Iterator[Finding]:
             yield finding.warning(_CHECK, f"{path} {why}, so that it is not used and starts are slower", todo)
 
 
-def _why_no_cache(path: str, most: int, is_json: bool) -> str:
-    """The fault of the file at `path`; "" if there is none. OSError."""
-    there = os.lstat(path)
-    if stat.S_ISLNK(there.st_mode) and os.path.exists(path):
-        there = os.stat(path)
-    if not stat.S_ISREG(there.st_mode):
-        return f"is a {_KINDS.get(stat.S_IFMT(there.st_mode), 'device')} and no file"
-    if there.st_size > most:
-        return f"has {there.st_size} bytes, more than it can have"
-    content = files.read(path, most)
+def _is_object(content: bytes) -> bool:
     try:
-        if not is_json or isinstance(json.loads(content), dict):
-            return ""
+        return isinstance(json.loads(content), dict)
     except (ValueError, RecursionError):
-        pass
-    return "is damaged"
+        return False
 
 
 def _inventory(machine: Machine) -> Iterator[Finding]:
