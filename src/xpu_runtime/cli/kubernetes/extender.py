@@ -24,6 +24,8 @@ from xpu_runtime.linux import address
 from xpu_runtime.version import VERSION
 
 _KEYS = "/etc/xpu/kubernetes/keys"
+#: Of who leads; the manifests make it.
+_LEASE = "xpu-extender"
 
 
 @click.command(short_help="Place pods on devices, for kube-scheduler.")
@@ -56,15 +58,11 @@ _KEYS = "/etc/xpu/kubernetes/keys"
 @click.option(
     "--leader-election/--no-leader-election", default=True, show_default=True, help="For several replicas."
 )
-@click.option(
-    "--lease", default="xpu-extender", show_default=True, metavar="NAME", help="The Lease of who leads."
-)
 @click.option("--namespace", metavar="NAME", help="The Lease's namespace.  [default: the pod's own]")
 @click.option(
     "--advertise", metavar="URL", help="Where other replicas reach this one.  [default: its address]"
 )
 @click.option("--kubeconfig", metavar="FILE", help="The cluster, where it is not the one that this runs in.")
-@click.option("--context", metavar="NAME", help="A context of the kubeconfig.")
 def extender(
     listen: str,
     tls_cert: str | None,
@@ -74,11 +72,9 @@ def extender(
     keys_file: str,
     configuration: str | None,
     leader_election: bool,
-    lease: str,
     namespace: str | None,
     advertise: str | None,
     kubeconfig: str | None,
-    context: str | None,
 ) -> None:
     """Tell kube-scheduler which nodes have a place for a pod on their devices, and bind pods to them.
 
@@ -93,7 +89,7 @@ def extender(
     resources, policy = _resources_and_policy(configuration)
     serves, status = _address(listen), _address(status_listen) if status_listen else None
     certificate = _certificate(tls_cert, tls_key, client_ca)
-    where = access.find(kubeconfig, context)
+    where = access.find(kubeconfig)
     api = Api(where, "xpu-extender")
     leadership: Alone | Leadership = Alone()
     if leader_election:
@@ -101,7 +97,7 @@ def extender(
         # Nobody else listens there: one that is started again in its place has not to wait for its Lease's
         # end.
         identity = f"{socket.gethostname()}_{url}"
-        leadership = Leadership(api, namespace or where.namespace, lease, identity, url, log)
+        leadership = Leadership(api, namespace or where.namespace, _LEASE, identity, url, log)
     end = threading.Event()
     keys = Keys(keys_file, log)
     service = Extender(api, resources, keys, policy, log, leadership, certificate, end.set)
