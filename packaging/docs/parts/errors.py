@@ -79,8 +79,7 @@ def unknown_quotations(page: str) -> list[str]:
         quotation
         for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]
         if section.startswith(_QUOTING)
-        for row in re.findall(r"^\| (`[^|]*) \|", section, flags=re.MULTILINE)
-        for quotation in re.findall(r"`([^`]+)`", row)[:1]
+        for quotation in re.findall(r"^- \*\*`([^`]+)`\*\*", section, flags=re.MULTILINE)
     ]
     pieces = [(each, piece.strip()) for each in quoted for piece in each.split(_VALUE)]
     return [quotation for quotation, piece in pieces if piece not in texts]
