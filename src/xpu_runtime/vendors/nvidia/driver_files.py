@@ -12,7 +12,7 @@ import os
 
 from xpu_runtime.linux import ldcache, trusted
 from xpu_runtime.vendors.inventory import Library
-from xpu_runtime.vendors.nvidia.search import Found, resolve, search
+from xpu_runtime.vendors.nvidia.search import MACHINE, Found, resolve, search
 
 #: Library names up to ".so", by capability.
 LIBRARIES = {
@@ -81,30 +81,8 @@ SOCKETS = {
 _BIN_FOLDERS = ("usr/bin", "usr/sbin", "usr/local/bin", "usr/lib/nvidia/current", "bin")
 
 
-class DriverFiles:
+class DriverFiles(Found):
     """The driver files of one search."""
-
-    def __init__(self, found: Found) -> None:
-        self.root = found.root
-        self.cache = found.cache
-        self.in_cache = found.in_cache
-        self.by_caller = found.by_caller
-        self.engines_folder = found.engines_folder
-        #: The folder of the driver's libraries, as a host path; "" where there is no driver.
-        self.folder = found.folder
-        #: Where there is no driver: where was looked, as a clause for people.
-        self.missing = found.missing
-        self._native = ldcache.flags_for(os.uname().machine)
-        self._entries = found.entries
-
-    def path_of(self, soname: str) -> str | None:
-        """The host path of the library that the driver root's loader would take for `soname`."""
-        for entry in self._entries:
-            if entry.soname == soname and entry.flags == self._native:
-                path = resolve(self.root, entry.path)
-                if path is not None:
-                    return path
-        return None
 
     def program(self, name: str) -> str | None:
         """The host path of one of the driver's programs. A program beside the libraries that were found comes
@@ -147,13 +125,14 @@ class DriverFiles:
         return [*self._libraries(version), *self._others()]
 
     def _libraries(self, version: str) -> list[Library]:
+        native = ldcache.flags_for(MACHINE)
         sources: dict[tuple[str, str], tuple[str, set[str]]] = {}
-        for entry in self._entries:
+        for entry in self.entries:
             stem, separator, _ = entry.soname.partition(".so")
             capability = _CAPABILITY_OF.get(stem) if separator else None
             if capability is None or entry.hwcaps:
                 continue
-            kind = "lib" if entry.flags == self._native else "lib32" if entry.flags == _FLAGS_32 else None
+            kind = "lib" if entry.flags == native else "lib32" if entry.flags == _FLAGS_32 else None
             path = resolve(self.root, entry.path)
             if kind is None or path is None or not _is_of(version, os.path.basename(path)):
                 continue
@@ -213,4 +192,4 @@ def _development_links(path: str, name: str) -> set[str]:
 
 def find(root: str) -> DriverFiles:
     """The driver files below `root`; none where no driver is found there."""
-    return DriverFiles(search(root))
+    return DriverFiles(**search(root).as_dict())

@@ -19,8 +19,8 @@ NVML = "libnvidia-ml.so.1"
 _MAX_CACHE = 64 << 20
 #: How the names of the driver's libraries begin: /usr/lib has thousands of others.
 _STARTS = ("libnvidia", "libcuda", "libnv", "libEGL_nv", "libGL", "libvdpau_nv")
-_MACHINE = os.uname().machine
-_MULTIARCH = f"{_MACHINE}-linux-gnu"
+MACHINE = os.uname().machine
+_MULTIARCH = f"{MACHINE}-linux-gnu"
 
 #: Folders below the driver root that belong together: the libraries are in the first, those for other
 #: programs (32 bits) in the others.
@@ -63,7 +63,15 @@ class Found(Value):
     @property
     def folder(self) -> str:
         """The folder of the driver's libraries, as a host path; "" where there is no driver."""
-        return os.path.dirname(_nvml(self.root, self.entries) or "")
+        return os.path.dirname(self.path_of(NVML) or "")
+
+    def path_of(self, soname: str) -> str | None:
+        """The host path of the library that the driver root's loader would take for `soname`."""
+        native = ldcache.flags_for(MACHINE)
+        paths_of_it = (
+            entry.path for entry in self.entries if (entry.soname, entry.flags) == (soname, native)
+        )
+        return next((path for path in (resolve(self.root, each) for each in paths_of_it) if path), None)
 
     @property
     def missing(self) -> str:
@@ -79,10 +87,10 @@ class Found(Value):
 def search(root: str) -> Found:
     """The driver's libraries below `root`; without NVML's where there is no driver."""
     cache = os.path.join(root, "etc/ld.so.cache")
-    cached = _cached(cache)
-    if _nvml(root, cached):
-        return Found(root, cached, cache, in_cache=True)
-    engines = _known(Found(root, cached, cache))
+    found = Found(root, _cached(cache), cache, in_cache=True)
+    if found.folder:
+        return found
+    engines = _known(found.replace(in_cache=False))
     if root != "/" or not paths.caller_library_path():
         return engines
     # LD_LIBRARY_PATH names folders of the host.
@@ -120,8 +128,9 @@ def _of_container(none: Found) -> Found:
         ]
     except (trusted.UntrustedError, OSError):
         entries = []
-    if _nvml(root, tuple(entries)):
-        return Found(root, tuple(entries), cache)
+    found = Found(root, tuple(entries), cache)
+    if found.folder:
+        return found
     return _known(Found(root, (), cache)) if os.path.isdir(root) else none
 
 
@@ -166,12 +175,6 @@ def _cached(cache: str) -> tuple[ldcache.Entry, ...]:
         return tuple(ldcache.parse(files.read(cache, _MAX_CACHE)))
     except (OSError, ValueError):
         return ()
-
-
-def _nvml(root: str, entries: tuple[ldcache.Entry, ...]) -> str | None:
-    flags = ldcache.flags_for(_MACHINE)
-    paths_of_it = (entry.path for entry in entries if (entry.soname, entry.flags) == (NVML, flags))
-    return next((path for path in (resolve(root, each) for each in paths_of_it) if path), None)
 
 
 def _of_file(root: str, path: str) -> list[ldcache.Entry]:
