@@ -9,19 +9,20 @@ nothing of this if there is none. This module names no backend.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 
 from xpu_runtime import paths
 from xpu_runtime.errors import ApplyError, XpuError
 from xpu_runtime.ledger.grants import KINDS
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry
+from xpu_runtime.linux.files import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from typing_extensions import Self
 
     from xpu_runtime.ledger.grants import Grant
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 #: Seconds for the lock: an end that another process is busy with, or a start, which takes longer.
 _END_S, START_S = 3.0, 60.0
-_POLL_S = 0.02
 
 
 def of(backend: str, uuid: str) -> str:
@@ -38,47 +38,27 @@ def of(backend: str, uuid: str) -> str:
     return paths.in_run_dir(paths.DEVICE_FOLDERS, backend, uuid)
 
 
-class Locked:
+class Locked(Lock):
     """The lock of a backend's folder for a device: a context manager. ApplyError if it cannot be had in time.
 
-    The lock's file stays: one that is removed under a waiting process would lock nothing. The kernel drops
-    the lock with its holder.
+    The lock's file stays.
     """
 
     def __init__(self, backend: str, uuid: str, seconds: float = START_S) -> None:
-        self._path = of(backend, uuid) + ".lock"
-        self._seconds = seconds
-        self._fd = -1
+        super().__init__(of(backend, uuid) + ".lock", seconds)
 
-    def __enter__(self) -> None:
-        until = time.monotonic() + self._seconds
+    def __enter__(self) -> Self:
         try:
             # Sockets there are everybody's: other users of the host must not reach them.
             os.makedirs(paths.in_run_dir(paths.DEVICE_FOLDERS), mode=0o700, exist_ok=True)
-            os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            while not self._taken():
-                if time.monotonic() > until:
-                    raise ApplyError(
-                        f"{self._path} is locked by another process since {self._seconds:.0f} s",
-                        f"see who has it: fuser {self._path}",
-                    )
-                time.sleep(_POLL_S)
+            os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
+            return super().__enter__()
+        except TimeoutError as error:
+            raise ApplyError(
+                f"{self.path} is {error.strerror}", f"see who has it: fuser {self.path}"
+            ) from error
         except OSError as error:
-            raise ApplyError(f"cannot lock {self._path}: {error.strerror}") from error
-        except ApplyError:
-            os.close(self._fd)
-            raise
-
-    def _taken(self) -> bool:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+            raise ApplyError(f"cannot lock {self.path}: {error.strerror}") from error
 
 
 def end_unused(grants: Iterable[Grant]) -> None:

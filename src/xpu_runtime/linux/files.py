@@ -180,7 +180,7 @@ class Lock:
     """
 
     def __init__(self, path: str, wait_s: float = _WAIT_S) -> None:
-        self._path = path
+        self.path = path
         self._wait_s = wait_s
         self._fd = -1
 
@@ -191,21 +191,21 @@ class Lock:
                 pass
         except TimeoutError:
             raise TimeoutError(
-                errno.ETIMEDOUT, f"locked by another process for {self._wait_s:.0f} s", self._path
+                errno.ETIMEDOUT, f"locked by another process for {self._wait_s:.0f} s", self.path
             ) from None
         return self
 
     def is_held(self) -> bool:
         """Whether it still excludes others: whether the locked file is the one at the path."""
-        return self._fd >= 0 and _is_at(self._fd, self._path)
+        return self._fd >= 0 and _is_at(self._fd, self.path)
 
     def _take(self, until: float) -> bool:
         """Locks the file at the path; False if there is another file at the path by then."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self._path, flags, 0o600)
+        fd = os.open(self.path, flags, 0o600)
         try:
             _flock(fd, until)
-            if not _is_at(fd, self._path):
+            if not _is_at(fd, self.path):
                 os.close(fd)
                 return False
         except BaseException:

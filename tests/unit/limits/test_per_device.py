@@ -106,7 +106,7 @@ def test_an_end_waits_for_a_start_and_then_sees_its_container(
 def test_a_lock_that_is_kept_is_not_waited_for_for_ever(keeper: Keeper) -> None:
     with (
         per_device.Locked("library", UUID),
-        pytest.raises(ApplyError, match=r"is locked by another process"),
+        pytest.raises(ApplyError, match=r"locked by another process"),
         per_device.Locked("library", UUID, 0.05),
     ):
         pass
