@@ -123,37 +123,29 @@ static CUresult finish_own(struct xpu_growth *growth, CUresult made, CUcontext *
     return result;
 }
 
+/* The whole of an interposed function that makes one. */
+#define CREATES(context_, device_, call_)                                                                    \
+    do {                                                                                                     \
+        struct xpu_growth growth_;                                                                           \
+        CUresult result_ = begin(&growth_, device_);                                                         \
+        return result_ == CUDA_SUCCESS ? finish_own(&growth_, call_, context_) : result_;                    \
+    } while (0)
+
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
-    struct xpu_growth growth;
-    CUresult result = begin(&growth, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_own(&growth, REAL(cuCtxCreate)(context, flags, device), context);
+    CREATES(context, device, REAL(cuCtxCreate)(context, flags, device));
 }
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
-    struct xpu_growth growth;
-    CUresult result = begin(&growth, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_own(&growth, REAL(cuCtxCreate_v2)(context, flags, device), context);
+    CREATES(context, device, REAL(cuCtxCreate_v2)(context, flags, device));
 }
 
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities, int count, unsigned int flags,
                         CUdevice device) {
-    struct xpu_growth growth;
-    CUresult result = begin(&growth, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_own(&growth, REAL(cuCtxCreate_v3)(context, affinities, count, flags, device), context);
+    CREATES(context, device, REAL(cuCtxCreate_v3)(context, affinities, count, flags, device));
 }
 
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device) {
-    struct xpu_growth growth;
-    CUresult result = begin(&growth, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_own(&growth, REAL(cuCtxCreate_v4)(context, params, flags, device), context);
+    CREATES(context, device, REAL(cuCtxCreate_v4)(context, params, flags, device));
 }
 
 static bool is_active(CUdevice device) {
@@ -250,25 +242,19 @@ static int index_of_context(CUcontext context) {
     return context && xpu_context_device(context, &device) == CUDA_SUCCESS ? xpu_index_of(device) : -1;
 }
 
-CUresult cuCtxDestroy_v2(CUcontext context) {
+static CUresult destroy(CUresult (*call)(CUcontext), CUcontext context) {
     struct ending ending = ending_of(context, index_of_context(context));
     about_to_end(&ending);
-    CUresult result = REAL(cuCtxDestroy_v2)(context);
+    CUresult result = call(context);
     has_ended(&ending, result == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS)
         end_all(&ending);
     return result;
 }
 
-CUresult cuCtxDestroy(CUcontext context) {
-    struct ending ending = ending_of(context, index_of_context(context));
-    about_to_end(&ending);
-    CUresult result = REAL(cuCtxDestroy)(context);
-    has_ended(&ending, result == CUDA_SUCCESS);
-    if (result == CUDA_SUCCESS)
-        end_all(&ending);
-    return result;
-}
+CUresult cuCtxDestroy_v2(CUcontext context) { return destroy(REAL(cuCtxDestroy_v2), context); }
+
+CUresult cuCtxDestroy(CUcontext context) { return destroy(REAL(cuCtxDestroy), context); }
 
 static CUcontext primary_of(int index) { return __atomic_load_n(&primaries[index], __ATOMIC_RELAXED); }
 
@@ -324,44 +310,40 @@ static struct ending ending_of_primary(CUdevice device) {
 }
 
 /* A primary context ends with its last user. */
-static CUresult released(struct ending *ending, CUresult result, CUdevice device) {
-    bool has = result == CUDA_SUCCESS && ending->context && !is_active(device);
-    has_ended(ending, has);
+static CUresult release(CUresult (*call)(CUdevice), CUdevice device) {
+    struct ending ending = ending_of_primary(device);
+    about_to_end(&ending);
+    CUresult result = call(device);
+    bool has = result == CUDA_SUCCESS && ending.context && !is_active(device);
+    has_ended(&ending, has);
     if (has)
-        end_all(ending);
+        end_all(&ending);
     return result;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    struct ending ending = ending_of_primary(device);
-    about_to_end(&ending);
-    return released(&ending, REAL(cuDevicePrimaryCtxRelease)(device), device);
+    return release(REAL(cuDevicePrimaryCtxRelease), device);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    struct ending ending = ending_of_primary(device);
-    about_to_end(&ending);
-    return released(&ending, REAL(cuDevicePrimaryCtxRelease_v2)(device), device);
+    return release(REAL(cuDevicePrimaryCtxRelease_v2), device);
 }
 
 /* A reset ends the memory whether or not the context itself stays. */
-static CUresult reset(struct ending *ending, CUresult result, CUdevice device) {
-    has_ended(ending, result == CUDA_SUCCESS);
-    if (result == CUDA_SUCCESS && ending->context) {
-        ending->also_itself = !is_active(device);
-        end_all(ending);
+static CUresult reset(CUresult (*call)(CUdevice), CUdevice device) {
+    struct ending ending = ending_of_primary(device);
+    about_to_end(&ending);
+    CUresult result = call(device);
+    has_ended(&ending, result == CUDA_SUCCESS);
+    if (result == CUDA_SUCCESS && ending.context) {
+        ending.also_itself = !is_active(device);
+        end_all(&ending);
     }
     return result;
 }
 
-CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    struct ending ending = ending_of_primary(device);
-    about_to_end(&ending);
-    return reset(&ending, REAL(cuDevicePrimaryCtxReset)(device), device);
-}
+CUresult cuDevicePrimaryCtxReset(CUdevice device) { return reset(REAL(cuDevicePrimaryCtxReset), device); }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    struct ending ending = ending_of_primary(device);
-    about_to_end(&ending);
-    return reset(&ending, REAL(cuDevicePrimaryCtxReset_v2)(device), device);
+    return reset(REAL(cuDevicePrimaryCtxReset_v2), device);
 }

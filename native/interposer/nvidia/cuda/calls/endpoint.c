@@ -25,22 +25,14 @@ static struct xpu_binding_place place_in(CUlogicalEndpointId id, cuuint64_t offs
 CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
                                   CUmemGenericAllocationHandle memory, cuuint64_t memory_offset,
                                   cuuint64_t size, unsigned long long flags) {
-    const struct xpu_binding_place place = place_in(id, offset, size);
-    CUresult result;
-    struct xpu_binding *binding = xpu_binding_begin(&place, memory, &result);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuLogicalEndpointBindMem)(id, device, offset, memory, memory_offset, size, flags);
-    return xpu_binding_end(result, binding);
+    XPU_BINDS(xpu_binding_begin, place_in(id, offset, size), memory,
+              REAL(cuLogicalEndpointBindMem)(id, device, offset, memory, memory_offset, size, flags));
 }
 
 CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset, void *pointer,
                                    cuuint64_t size, unsigned long long flags) {
-    const struct xpu_binding_place place = place_in(id, offset, size);
-    CUresult result;
-    struct xpu_binding *binding = xpu_binding_begin_at(&place, (uintptr_t)pointer, &result);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuLogicalEndpointBindAddr)(id, device, offset, pointer, size, flags);
-    return xpu_binding_end(result, binding);
+    XPU_BINDS(xpu_binding_begin_at, place_in(id, offset, size), (uintptr_t)pointer,
+              REAL(cuLogicalEndpointBindAddr)(id, device, offset, pointer, size, flags));
 }
 
 CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,

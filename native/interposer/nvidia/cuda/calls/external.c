@@ -71,11 +71,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 }
 
 CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
-    struct xpu_entry entry;
-    xpu_free_begin(&entry, XPU_EXTERNALS, (uintptr_t)memory);
-    CUresult result = REAL(cuDestroyExternalMemory)(memory);
-    xpu_free_end(&entry, result);
-    return result;
+    XPU_FREES(XPU_EXTERNALS, memory, REAL(cuDestroyExternalMemory)(memory));
 }
 
 /* Makes an entry for what will be mapped, with a reference: another thread may destroy the handle meanwhile.

@@ -214,86 +214,65 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
 
 /* ---- making executable ---- */
 
-/* One call for its five versions. */
-struct instantiation {
-    CUgraphExec *exec;
-    CUgraph graph;
-    CUgraphNode *error_node;
-    char *log;
-    size_t capacity;
-    unsigned long long flags;
-    CUDA_GRAPH_INSTANTIATE_PARAMS *params;
-    bool per_thread;
+struct making {
+    struct xpu_footprint *footprint;
+    struct launching launching; /* of an upload, which one version can do besides */
 };
 
-static CUresult instantiate(CUresult (*call)(const struct instantiation *), const struct instantiation *of) {
-    struct xpu_footprint *footprint;
-    struct launching launching;
-    if (!footprint_of(of->graph, &footprint))
+static CUresult making_begin(struct making *making, CUgraph graph,
+                             const CUDA_GRAPH_INSTANTIATE_PARAMS *params, bool per_thread) {
+    if (!footprint_of(graph, &making->footprint))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    bool uploads = of->params && (of->params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
-    CUresult result = begin(&launching, uploads ? footprint : NULL,
-                            uploads ? of->params->hUploadStream : NULL, of->per_thread);
-    if (result == CUDA_SUCCESS) {
-        result = call(of);
-        end(&launching, result);
-    }
-    if (result != CUDA_SUCCESS) {
-        free(footprint);
-    } else if (!keep(*of->exec, footprint)) {
-        free(footprint);
-        (void)REAL(cuGraphExecDestroy)(*of->exec);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    bool uploads = params && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+    CUresult result = begin(&making->launching, uploads ? making->footprint : NULL,
+                            uploads ? params->hUploadStream : NULL, per_thread);
+    if (result != CUDA_SUCCESS)
+        free(making->footprint);
     return result;
 }
 
-static CUresult by_v1(const struct instantiation *of) {
-    return REAL(cuGraphInstantiate)(of->exec, of->graph, of->error_node, of->log, of->capacity);
+static CUresult making_end(struct making *making, CUresult result, const CUgraphExec *exec) {
+    end(&making->launching, result);
+    if (result == CUDA_SUCCESS && keep(*exec, making->footprint))
+        return result;
+    free(making->footprint);
+    if (result != CUDA_SUCCESS)
+        return result;
+    (void)REAL(cuGraphExecDestroy)(*exec);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult by_v2(const struct instantiation *of) {
-    return REAL(cuGraphInstantiate_v2)(of->exec, of->graph, of->error_node, of->log, of->capacity);
-}
-
-static CUresult by_flags(const struct instantiation *of) {
-    return REAL(cuGraphInstantiateWithFlags)(of->exec, of->graph, of->flags);
-}
-
-static CUresult by_params(const struct instantiation *of) {
-    return REAL(cuGraphInstantiateWithParams)(of->exec, of->graph, of->params);
-}
-
-static CUresult by_params_ptsz(const struct instantiation *of) {
-    return REAL(cuGraphInstantiateWithParams_ptsz)(of->exec, of->graph, of->params);
-}
+/* The whole of an interposed function that makes a graph executable. */
+#define INSTANTIATES(exec_, graph_, params_, per_thread_, call_)                                             \
+    do {                                                                                                     \
+        struct making making_;                                                                               \
+        CUresult result_ = making_begin(&making_, graph_, params_, per_thread_);                             \
+        return result_ == CUDA_SUCCESS ? making_end(&making_, call_, exec_) : result_;                       \
+    } while (0)
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
                             size_t capacity) {
-    return instantiate(by_v1,
-                       &(struct instantiation){exec, graph, error_node, log, capacity, 0, NULL, false});
+    INSTANTIATES(exec, graph, NULL, false, REAL(cuGraphInstantiate)(exec, graph, error_node, log, capacity));
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
                                size_t capacity) {
-    return instantiate(by_v2,
-                       &(struct instantiation){exec, graph, error_node, log, capacity, 0, NULL, false});
+    INSTANTIATES(exec, graph, NULL, false,
+                 REAL(cuGraphInstantiate_v2)(exec, graph, error_node, log, capacity));
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-    return instantiate(by_flags, &(struct instantiation){.exec = exec, .graph = graph, .flags = flags});
+    INSTANTIATES(exec, graph, NULL, false, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
-    return instantiate(by_params, &(struct instantiation){.exec = exec, .graph = graph, .params = params});
+    INSTANTIATES(exec, graph, params, false, REAL(cuGraphInstantiateWithParams)(exec, graph, params));
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
-    return instantiate(
-        by_params_ptsz,
-        &(struct instantiation){.exec = exec, .graph = graph, .params = params, .per_thread = true});
+    INSTANTIATES(exec, graph, params, true, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params));
 }
 
 /* After an update the executable has the allocations of the graph, and no longer its own. */

@@ -23,39 +23,18 @@ static uint64_t likely_pitched(uint64_t width, uint64_t height) {
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    struct xpu_reservation reservation;
-    CUresult result = xpu_reserve_here(&reservation, XPU_LINEAR, xpu_whole_steps(bytes));
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUresult made = REAL(cuMemAlloc_v2)(pointer, bytes);
-    result = xpu_reservation_end(&reservation, made, XPU_POINTERS, made == CUDA_SUCCESS ? *pointer : 0);
-    if (made == CUDA_SUCCESS && result != CUDA_SUCCESS)
-        (void)REAL(cuMemFree_v2)(*pointer);
-    return result;
+    XPU_ALLOCATES(XPU_LINEAR, xpu_whole_steps(bytes), REAL(cuMemAlloc_v2)(pointer, bytes), XPU_POINTERS,
+                  *pointer, REAL(cuMemFree_v2)(*pointer));
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {
-    struct xpu_reservation reservation;
-    CUresult result = xpu_reserve_here(&reservation, XPU_LINEAR, xpu_whole_steps(bytes));
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUresult made = REAL(cuMemAlloc)(pointer, bytes);
-    result = xpu_reservation_end(&reservation, made, XPU_POINTERS, made == CUDA_SUCCESS ? *pointer : 0);
-    if (made == CUDA_SUCCESS && result != CUDA_SUCCESS)
-        (void)REAL(cuMemFree)(*pointer);
-    return result;
+    XPU_ALLOCATES(XPU_LINEAR, xpu_whole_steps(bytes), REAL(cuMemAlloc)(pointer, bytes), XPU_POINTERS,
+                  *pointer, REAL(cuMemFree)(*pointer));
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
-    struct xpu_reservation reservation;
-    CUresult result = xpu_reserve_here(&reservation, XPU_MANAGED, xpu_whole_steps(bytes));
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUresult made = REAL(cuMemAllocManaged)(pointer, bytes, flags);
-    result = xpu_reservation_end(&reservation, made, XPU_POINTERS, made == CUDA_SUCCESS ? *pointer : 0);
-    if (made == CUDA_SUCCESS && result != CUDA_SUCCESS)
-        (void)REAL(cuMemFree_v2)(*pointer);
-    return result;
+    XPU_ALLOCATES(XPU_MANAGED, xpu_whole_steps(bytes), REAL(cuMemAllocManaged)(pointer, bytes, flags),
+                  XPU_POINTERS, *pointer, REAL(cuMemFree_v2)(*pointer));
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
@@ -90,18 +69,6 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned 
     return result;
 }
 
-CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    struct xpu_entry entry;
-    xpu_free_begin(&entry, XPU_POINTERS, pointer);
-    CUresult result = REAL(cuMemFree_v2)(pointer);
-    xpu_free_end(&entry, result);
-    return result;
-}
+CUresult cuMemFree_v2(CUdeviceptr pointer) { XPU_FREES(XPU_POINTERS, pointer, REAL(cuMemFree_v2)(pointer)); }
 
-CUresult cuMemFree(CUdeviceptr_v1 pointer) {
-    struct xpu_entry entry;
-    xpu_free_begin(&entry, XPU_POINTERS, pointer);
-    CUresult result = REAL(cuMemFree)(pointer);
-    xpu_free_end(&entry, result);
-    return result;
-}
+CUresult cuMemFree(CUdeviceptr_v1 pointer) { XPU_FREES(XPU_POINTERS, pointer, REAL(cuMemFree)(pointer)); }

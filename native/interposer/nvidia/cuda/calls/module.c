@@ -57,81 +57,55 @@ static CUresult finish(struct loading *loading, CUresult made, void **thing) {
     return result;
 }
 
-static CUresult finish_module(struct loading *loading, CUresult made, CUmodule *module) {
-    CUresult result = finish(loading, made, (void **)module);
-    if (made == CUDA_SUCCESS && result != CUDA_SUCCESS) {
-        (void)REAL(cuModuleUnload)(*module);
-        xpu_shrunk(loading->growth.device, 0, false);
-    }
-    return result;
-}
-
-static CUresult finish_library(struct loading *loading, CUresult made, CUlibrary *library) {
-    CUresult result = finish(loading, made, (void **)library);
-    if (made == CUDA_SUCCESS && result != CUDA_SUCCESS) {
-        (void)REAL(cuLibraryUnload)(*library);
-        xpu_shrunk(loading->growth.device, 0, false);
-    }
-    return result;
-}
+/* The whole of an interposed function that loads; `unload_` takes back what does not fit. */
+#define LOADS(thing_, call_, unload_)                                                                        \
+    do {                                                                                                     \
+        struct loading loading_;                                                                             \
+        CUresult result_ = begin(&loading_);                                                                 \
+        if (result_ != CUDA_SUCCESS)                                                                         \
+            return result_;                                                                                  \
+        CUresult made_ = call_;                                                                              \
+        result_ = finish(&loading_, made_, (void **)(thing_));                                               \
+        if (made_ == CUDA_SUCCESS && result_ != CUDA_SUCCESS) {                                              \
+            (void)unload_;                                                                                   \
+            xpu_shrunk(loading_.growth.device, 0, false);                                                    \
+        }                                                                                                    \
+        return result_;                                                                                      \
+    } while (0)
 
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
-    struct loading loading;
-    CUresult result = begin(&loading);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_module(&loading, REAL(cuModuleLoad)(module, path), module);
+    LOADS(module, REAL(cuModuleLoad)(module, path), REAL(cuModuleUnload)(*module));
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    struct loading loading;
-    CUresult result = begin(&loading);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_module(&loading, REAL(cuModuleLoadData)(module, image), module);
+    LOADS(module, REAL(cuModuleLoadData)(module, image), REAL(cuModuleUnload)(*module));
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options,
                             void **values) {
-    struct loading loading;
-    CUresult result = begin(&loading);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_module(&loading, REAL(cuModuleLoadDataEx)(module, image, count, options, values), module);
+    LOADS(module, REAL(cuModuleLoadDataEx)(module, image, count, options, values),
+          REAL(cuModuleUnload)(*module));
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
-    struct loading loading;
-    CUresult result = begin(&loading);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_module(&loading, REAL(cuModuleLoadFatBinary)(module, image), module);
+    LOADS(module, REAL(cuModuleLoadFatBinary)(module, image), REAL(cuModuleUnload)(*module));
 }
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options, void **jit_values,
                            unsigned int jit_count, CUlibraryOption *options, void **values,
                            unsigned int count) {
-    struct loading loading;
-    CUresult result = begin(&loading);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_library(
-        &loading,
-        REAL(cuLibraryLoadData)(library, code, jit_options, jit_values, jit_count, options, values, count),
-        library);
+    LOADS(library,
+          REAL(cuLibraryLoadData)(library, code, jit_options, jit_values, jit_count, options, values, count),
+          REAL(cuLibraryUnload)(*library));
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit_options,
                                void **jit_values, unsigned int jit_count, CUlibraryOption *options,
                                void **values, unsigned int count) {
-    struct loading loading;
-    CUresult result = begin(&loading);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return finish_library(&loading,
-                          REAL(cuLibraryLoadFromFile)(library, path, jit_options, jit_values, jit_count,
-                                                      options, values, count),
-                          library);
+    LOADS(library,
+          REAL(cuLibraryLoadFromFile)(library, path, jit_options, jit_values, jit_count, options, values,
+                                      count),
+          REAL(cuLibraryUnload)(*library));
 }
 
 CUresult cuModuleUnload(CUmodule module) {

@@ -37,43 +37,27 @@ static struct xpu_binding_place place_in(CUmemGenericAllocationHandle object, si
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset,
                             CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                             unsigned long long flags) {
-    const struct xpu_binding_place place = place_in(object, offset, size);
-    CUresult result;
-    struct xpu_binding *binding = xpu_binding_begin(&place, memory, &result);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
-    return xpu_binding_end(result, binding);
+    XPU_BINDS(xpu_binding_begin, place_in(object, offset, size), memory,
+              REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags));
 }
 
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                                unsigned long long flags) {
-    const struct xpu_binding_place place = place_in(object, offset, size);
-    CUresult result;
-    struct xpu_binding *binding = xpu_binding_begin(&place, memory, &result);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, size, flags);
-    return xpu_binding_end(result, binding);
+    XPU_BINDS(xpu_binding_begin, place_in(object, offset, size), memory,
+              REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, size, flags));
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr pointer,
                              size_t size, unsigned long long flags) {
-    const struct xpu_binding_place place = place_in(object, offset, size);
-    CUresult result;
-    struct xpu_binding *binding = xpu_binding_begin_at(&place, pointer, &result);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuMulticastBindAddr)(object, offset, pointer, size, flags);
-    return xpu_binding_end(result, binding);
+    XPU_BINDS(xpu_binding_begin_at, place_in(object, offset, size), pointer,
+              REAL(cuMulticastBindAddr)(object, offset, pointer, size, flags));
 }
 
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                 CUdeviceptr pointer, size_t size, unsigned long long flags) {
-    const struct xpu_binding_place place = place_in(object, offset, size);
-    CUresult result;
-    struct xpu_binding *binding = xpu_binding_begin_at(&place, pointer, &result);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuMulticastBindAddr_v2)(object, device, offset, pointer, size, flags);
-    return xpu_binding_end(result, binding);
+    XPU_BINDS(xpu_binding_begin_at, place_in(object, offset, size), pointer,
+              REAL(cuMulticastBindAddr_v2)(object, device, offset, pointer, size, flags));
 }
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size) {

@@ -300,20 +300,20 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUmemPo
     return result;
 }
 
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+static CUresult get(CUresult (*call)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType),
+                    CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
     CUresult result = known(location);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuMemGetDefaultMemPool)(pool, location, type);
+        result = call(pool, location, type);
     if (result == CUDA_SUCCESS)
         learn(*pool, location, type);
     return result;
 }
 
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    return get(REAL(cuMemGetDefaultMemPool), pool, location, type);
+}
+
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-    CUresult result = known(location);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuMemGetMemPool)(pool, location, type);
-    if (result == CUDA_SUCCESS)
-        learn(*pool, location, type);
-    return result;
+    return get(REAL(cuMemGetMemPool), pool, location, type);
 }

@@ -35,6 +35,16 @@ struct xpu_binding *xpu_binding_begin_at(const struct xpu_binding_place *place, 
                                          CUresult *result);
 /* After it; returns `result`. */
 CUresult xpu_binding_end(CUresult result, struct xpu_binding *binding);
+/* The whole of an interposed function that binds; `begin_`: one of the two. */
+#define XPU_BINDS(begin_, place_, memory_, call_)                                                            \
+    do {                                                                                                     \
+        const struct xpu_binding_place where_ = place_;                                                      \
+        CUresult result_;                                                                                    \
+        struct xpu_binding *binding_ = begin_(&where_, memory_, &result_);                                   \
+        if (result_ == CUDA_SUCCESS)                                                                         \
+            result_ = call_;                                                                                 \
+        return xpu_binding_end(result_, binding_);                                                           \
+    } while (0)
 
 /* Before the driver unbinds what lies in the place (NULL: all of the object's): taken out, as another thread
  * may bind something else there once it has. */

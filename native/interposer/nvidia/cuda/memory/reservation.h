@@ -1,12 +1,6 @@
 /*
- * A reservation: memory is charged before the driver is asked, then kept in the table or uncharged.
- *
- *     struct xpu_reservation it;
- *     CUresult result = xpu_reserve_here(&it, XPU_LINEAR, bytes);
- *     if (result == CUDA_SUCCESS) {
- *         result = REAL(cuMemAlloc_v2)(pointer, bytes);
- *         result = xpu_reservation_end(&it, result, XPU_POINTERS, result == CUDA_SUCCESS ? *pointer : 0);
- *     }
+ * A reservation: memory is charged before the driver is asked, then kept in the table or uncharged. Most
+ * functions are XPU_ALLOCATES or XPU_FREES as a whole.
  *
  * From a reservation that succeeded to its end an operation is under way, and what the driver reports
  * meanwhile cannot be compared with the account: each reservation must end. What is freed is uncharged after
@@ -55,9 +49,34 @@ CUresult xpu_reservation_end(struct xpu_reservation *reservation, CUresult resul
 CUresult xpu_reservation_end_with(struct xpu_reservation *reservation, CUresult result, enum xpu_space space,
                                   uint64_t key, const struct xpu_entry *own);
 
+/* The whole of an interposed function that allocates in the current context: the charge, the call, and what
+ * becomes of both. `key_` is what the call made; `undo_` frees it at the driver where it cannot be kept. */
+#define XPU_ALLOCATES(kind_, bytes_, call_, space_, key_, undo_)                                             \
+    do {                                                                                                     \
+        struct xpu_reservation reservation_;                                                                 \
+        CUresult result_ = xpu_reserve_here(&reservation_, kind_, bytes_);                                   \
+        if (result_ != CUDA_SUCCESS)                                                                         \
+            return result_;                                                                                  \
+        CUresult made_ = call_;                                                                              \
+        result_ = xpu_reservation_end(&reservation_, made_, space_,                                          \
+                                      made_ == CUDA_SUCCESS ? (uintptr_t)(key_) : 0);                        \
+        if (made_ == CUDA_SUCCESS && result_ != CUDA_SUCCESS)                                                \
+            (void)undo_;                                                                                     \
+        return result_;                                                                                      \
+    } while (0)
+
 /* Before the driver frees `key`. What is unknown is known by entry->serial == 0, and changes nothing. */
 void xpu_free_begin(struct xpu_entry *entry, enum xpu_space space, uint64_t key);
 /* After it: releases the entry if the driver has freed it and no other thread has released it. */
 void xpu_free_end(struct xpu_entry *entry, CUresult result);
+/* The whole of an interposed function that frees. */
+#define XPU_FREES(space_, key_, call_)                                                                       \
+    do {                                                                                                     \
+        struct xpu_entry entry_;                                                                             \
+        xpu_free_begin(&entry_, space_, (uintptr_t)(key_));                                                  \
+        CUresult result_ = call_;                                                                            \
+        xpu_free_end(&entry_, result_);                                                                      \
+        return result_;                                                                                      \
+    } while (0)
 
 #endif
