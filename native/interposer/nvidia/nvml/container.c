@@ -14,6 +14,9 @@
 #include <signal.h>
 #include <string.h>
 
+/* A list may be longer by so much when it is asked for than when its length was. */
+enum { COME_MEANWHILE = 64 };
+
 struct gathering {
     struct processes *own;
     unsigned int capacity;
@@ -88,6 +91,28 @@ unsigned int view_keep(const struct processes *own, void *entries, unsigned int 
         memmove((char *)entries + kept++ * size, entry, size);
     }
     return kept;
+}
+
+nvmlReturn_t view_ours(nvmlDevice_t device, view_ask *ask, void *more, size_t size, size_t pid_at,
+                       void **entries, unsigned int *count) {
+    struct processes own;
+    *entries = NULL;
+    *count = 0;
+    nvmlReturn_t result = ask(device, NULL, count, more);
+    if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE)
+        return result;
+    *count += COME_MEANWHILE;
+    *entries = calloc(*count, size);
+    if (!*entries || !view_processes(-1, &own)) {
+        free(*entries);
+        *entries = NULL;
+        return NVML_ERROR_MEMORY;
+    }
+    result = ask(device, *entries, count, more);
+    if (result == NVML_SUCCESS)
+        *count = view_keep(&own, *entries, *count, size, pid_at);
+    free(own.found);
+    return result;
 }
 
 nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos) {

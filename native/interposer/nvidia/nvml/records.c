@@ -10,29 +10,21 @@
 
 /* ---- accounting ---- */
 
+static nvmlReturn_t ask_pids(nvmlDevice_t device, void *pids, unsigned int *count, void *unused) {
+    (void)unused;
+    return ASK(nvmlDeviceGetAccountingPids, device, count, pids);
+}
+
 nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids) {
-    struct processes own;
+    unsigned int *ours, there;
     if (!count)
         return ASK(nvmlDeviceGetAccountingPids, device, count, pids);
-    unsigned int there = 0;
-    nvmlReturn_t result = ASK(nvmlDeviceGetAccountingPids, device, &there, NULL);
-    if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE)
-        return result;
-    there += 64;
-    unsigned int *all = calloc(there, sizeof *all);
-    if (!all || !view_processes(-1, &own)) {
-        free(all);
-        return NVML_ERROR_MEMORY;
-    }
-    result = ASK(nvmlDeviceGetAccountingPids, device, &there, all);
-    if (result == NVML_SUCCESS) {
-        there = view_keep(&own, all, there, sizeof *all, 0);
+    nvmlReturn_t result = view_ours(device, ask_pids, NULL, sizeof *ours, 0, (void **)&ours, &there);
+    if (result == NVML_SUCCESS)
         result = view_fits(count, there, pids);
-    }
     if (result == NVML_SUCCESS && there)
-        memcpy(pids, all, there * sizeof *all);
-    free(own.found);
-    free(all);
+        memcpy(pids, ours, there * sizeof *ours);
+    free(ours);
     return result;
 }
 
@@ -93,28 +85,16 @@ nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccounting
 
 /* ---- sessions ---- */
 
-/* Asks for a list of sessions twice, for its length and for itself, and keeps ours; *sessions is to be freed.
- */
+/* A list of sessions; *sessions is to be freed. */
 #define SESSIONS(function, session)                                                                          \
+    static nvmlReturn_t ask_##function(nvmlDevice_t device, void *sessions, unsigned int *count,             \
+                                       void *unused) {                                                       \
+        (void)unused;                                                                                        \
+        return ASK(function, device, count, sessions);                                                       \
+    }                                                                                                        \
     static nvmlReturn_t ours_of_##function(nvmlDevice_t device, unsigned int *count, session **sessions) {   \
-        struct processes own;                                                                                \
-        *sessions = NULL;                                                                                    \
-        *count = 0;                                                                                          \
-        nvmlReturn_t result = ASK(function, device, count, NULL);                                            \
-        if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE)                                \
-            return result;                                                                                   \
-        *count += 16;                                                                                        \
-        session *all = calloc(*count, sizeof *all);                                                          \
-        if (!all || !view_processes(-1, &own)) {                                                             \
-            free(all);                                                                                       \
-            return NVML_ERROR_MEMORY;                                                                        \
-        }                                                                                                    \
-        result = ASK(function, device, count, all);                                                          \
-        if (result == NVML_SUCCESS)                                                                          \
-            *count = view_keep(&own, all, *count, sizeof *all, __builtin_offsetof(session, pid));            \
-        free(own.found);                                                                                     \
-        *sessions = all;                                                                                     \
-        return result;                                                                                       \
+        return view_ours(device, ask_##function, NULL, sizeof **sessions, __builtin_offsetof(session, pid),  \
+                         (void **)sessions, count);                                                          \
     }                                                                                                        \
     nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, session *sessions) {                     \
         unsigned int there;                                                                                  \

@@ -17,26 +17,15 @@ struct busy {
 
 typedef nvmlProcessUtilizationSample_t sample;
 
+static nvmlReturn_t ask_samples(nvmlDevice_t device, void *samples, unsigned int *count, void *since) {
+    return ASK(nvmlDeviceGetProcessUtilization, device, samples, count, *(unsigned long long *)since);
+}
+
 /* The driver's samples since `since` (µs), those of our processes kept; *samples is to be freed. */
 static nvmlReturn_t samples_of_ours(nvmlDevice_t device, unsigned long long since, sample **samples,
                                     unsigned int *count) {
-    struct processes own;
-    nvmlReturn_t result = ASK(nvmlDeviceGetProcessUtilization, device, NULL, count, since);
-    *samples = NULL;
-    if (result != NVML_ERROR_INSUFFICIENT_SIZE)
-        return result;
-    *count += 64;
-    sample *all = calloc(*count, sizeof *all);
-    if (!all || !view_processes(-1, &own)) {
-        free(all);
-        return NVML_ERROR_MEMORY;
-    }
-    result = ASK(nvmlDeviceGetProcessUtilization, device, all, count, since);
-    if (result == NVML_SUCCESS)
-        *count = view_keep(&own, all, *count, sizeof *all, __builtin_offsetof(sample, pid));
-    free(own.found);
-    *samples = all;
-    return result;
+    return view_ours(device, ask_samples, &since, sizeof **samples, __builtin_offsetof(sample, pid),
+                     (void **)samples, count);
 }
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, sample *samples, unsigned int *count,
@@ -58,28 +47,23 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, sample *sample
     return result;
 }
 
+static nvmlReturn_t ask_infos(nvmlDevice_t device, void *entries, unsigned int *count, void *data) {
+    nvmlProcessesUtilizationInfo_v1_t *infos = data;
+    infos->processSamplesCount = *count;
+    infos->procUtilArray = entries;
+    nvmlReturn_t result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, infos);
+    *count = infos->processSamplesCount;
+    return result;
+}
+
 /* The same of the newer list (since R550), which has JPEG and optical flow too; `procUtilArray` is to be
  * freed. */
 static nvmlReturn_t infos_of_ours(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *infos) {
-    struct processes own;
-    infos->processSamplesCount = 0;
-    infos->procUtilArray = NULL;
-    nvmlReturn_t result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, infos);
-    if (result != NVML_ERROR_INSUFFICIENT_SIZE)
-        return result;
-    infos->processSamplesCount += 64;
-    infos->procUtilArray = calloc(infos->processSamplesCount, sizeof *infos->procUtilArray);
-    if (!infos->procUtilArray || !view_processes(-1, &own)) {
-        free(infos->procUtilArray);
-        infos->procUtilArray = NULL;
-        return NVML_ERROR_MEMORY;
-    }
-    result = ASK(nvmlDeviceGetProcessesUtilizationInfo, device, infos);
-    if (result == NVML_SUCCESS)
-        infos->processSamplesCount =
-            view_keep(&own, infos->procUtilArray, infos->processSamplesCount, sizeof *infos->procUtilArray,
-                      __builtin_offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
-    free(own.found);
+    void *entries;
+    nvmlReturn_t result = view_ours(device, ask_infos, infos, sizeof *infos->procUtilArray,
+                                    __builtin_offsetof(nvmlProcessUtilizationInfo_v1_t, pid), &entries,
+                                    &infos->processSamplesCount);
+    infos->procUtilArray = entries;
     return result;
 }
 
@@ -200,38 +184,6 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     return result;
 }
 
-nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {
-    struct busy busy;
-    nvmlReturn_t result = ASK(nvmlDeviceGetEncoderUtilization, device, rate, period);
-    if (result == NVML_SUCCESS && busy_of_ours(device, &busy))
-        *rate = busy.encoder;
-    return result;
-}
-
-nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {
-    struct busy busy;
-    nvmlReturn_t result = ASK(nvmlDeviceGetDecoderUtilization, device, rate, period);
-    if (result == NVML_SUCCESS && busy_of_ours(device, &busy))
-        *rate = busy.decoder;
-    return result;
-}
-
-nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {
-    unsigned int jpeg, flow;
-    nvmlReturn_t result = ASK(nvmlDeviceGetJpgUtilization, device, rate, period);
-    if (result == NVML_SUCCESS && engines_of_ours(device, &jpeg, &flow))
-        *rate = jpeg;
-    return result;
-}
-
-nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {
-    unsigned int jpeg, flow;
-    nvmlReturn_t result = ASK(nvmlDeviceGetOfaUtilization, device, rate, period);
-    if (result == NVML_SUCCESS && engines_of_ours(device, &jpeg, &flow))
-        *rate = flow;
-    return result;
-}
-
 nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info) {
     struct busy busy;
     nvmlReturn_t result = ASK(nvmlDeviceGetDynamicPstatesInfo, device, info);
@@ -260,6 +212,19 @@ static bool rate_of_ours(nvmlDevice_t device, nvmlSamplingType_t type, unsigned 
     *rate = rates[type - NVML_GPU_UTILIZATION_SAMPLES];
     return true;
 }
+
+#define RATE(function, type)                                                                                 \
+    nvmlReturn_t function(nvmlDevice_t device, unsigned int *rate, unsigned int *period) {                   \
+        unsigned int ours;                                                                                   \
+        nvmlReturn_t result = ASK(function, device, rate, period);                                           \
+        if (result == NVML_SUCCESS && rate_of_ours(device, type, &ours))                                     \
+            *rate = ours;                                                                                    \
+        return result;                                                                                       \
+    }
+RATE(nvmlDeviceGetEncoderUtilization, NVML_ENC_UTILIZATION_SAMPLES)
+RATE(nvmlDeviceGetDecoderUtilization, NVML_DEC_UTILIZATION_SAMPLES)
+RATE(nvmlDeviceGetJpgUtilization, NVML_JPG_UTILIZATION_SAMPLES)
+RATE(nvmlDeviceGetOfaUtilization, NVML_OFA_UTILIZATION_SAMPLES)
 
 /* The card's samples of the past cannot be taken apart: none is above what this container makes now. */
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,

@@ -51,6 +51,12 @@ const struct process *view_find(const struct processes *own, unsigned int pid);
 unsigned int view_keep(const struct processes *own, void *entries, unsigned int count, size_t size,
                        size_t pid_at);
 
+/* Asks for a list that the driver keeps by process twice, for its length (`entries` NULL) and for itself, by
+ * `ask` with `more` of the caller's own, and keeps ours as view_keep does. *entries is to be freed. */
+typedef nvmlReturn_t view_ask(nvmlDevice_t device, void *entries, unsigned int *count, void *more);
+nvmlReturn_t view_ours(nvmlDevice_t device, view_ask *ask, void *more, size_t size, size_t pid_at,
+                       void **entries, unsigned int *count);
+
 /* NVML's convention for lists: *count is the capacity of the caller's list, and becomes what there is. */
 nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos);
 
