@@ -26,40 +26,43 @@ enum {
     MOVED = RESTORE | CHECKPOINT
 };
 
-enum slot { IGNORED, ROOT, BUNDLE, CONFIG, CONSOLE, PIDFD, LOG, LOG_FORMAT, MANAGER, SYSTEMD, HELP };
+/* Where in struct invocation the value of an option goes or, of one without a value, whether it was given.
+ * Two places are outside it. */
+#define PLACE(member) offsetof(struct invocation, member)
+enum { IGNORED = sizeof(struct invocation), HELP };
 
 struct option {
     const char *name;
     bool takes_value;
     unsigned short where;
-    unsigned char slot;
+    unsigned short place;
 };
 
 /* runc 1.1; crun's cgroup-manager, log-level, config and f; newer runc's pidfd-socket and config. */
 static const struct option options[] = {
-    {"root", true, GLOBAL, ROOT},
-    {"log", true, GLOBAL, LOG},
-    {"log-format", true, GLOBAL, LOG_FORMAT},
+    {"root", true, GLOBAL, PLACE(root)},
+    {"log", true, GLOBAL, PLACE(log)},
+    {"log-format", true, GLOBAL, PLACE(log_format)},
     {"log-level", true, GLOBAL, IGNORED},
     {"criu", true, GLOBAL, IGNORED},
     {"rootless", true, GLOBAL, IGNORED},
-    {"cgroup-manager", true, GLOBAL, MANAGER},
-    {"systemd-cgroup", false, GLOBAL, SYSTEMD},
+    {"cgroup-manager", true, GLOBAL, PLACE(cgroup_manager)},
+    {"systemd-cgroup", false, GLOBAL, PLACE(systemd_cgroup)},
     {"debug", false, GLOBAL, IGNORED},
     {"version", false, GLOBAL, HELP},
     {"v", false, GLOBAL, HELP},
     {"help", false, GLOBAL | ANY | LATER, HELP},
     {"h", false, GLOBAL | ANY | LATER, HELP},
-    {"bundle", true, ANY, BUNDLE},
-    {"b", true, ANY, BUNDLE},
-    {"console-socket", true, ANY | EXEC, CONSOLE},
+    {"bundle", true, ANY, PLACE(bundle)},
+    {"b", true, ANY, PLACE(bundle)},
+    {"console-socket", true, ANY | EXEC, PLACE(console_socket)},
     {"pid-file", true, ANY | EXEC, IGNORED},
     {"no-pivot", false, ANY, IGNORED},
     {"no-new-keyring", false, START, IGNORED},
     {"preserve-fds", true, START | EXEC, IGNORED},
-    {"pidfd-socket", true, START | EXEC, PIDFD},
-    {"config", true, START, CONFIG},
-    {"f", true, START, CONFIG},
+    {"pidfd-socket", true, START | EXEC, PLACE(pidfd_socket)},
+    {"config", true, START, PLACE(config)},
+    {"f", true, START, PLACE(config)},
     {"detach", false, RUN | RESTORE | EXEC, IGNORED},
     {"d", false, RUN | RESTORE | EXEC, IGNORED},
     {"keep", false, RUN, IGNORED},
@@ -226,39 +229,6 @@ static int parse_bool(const char *text) {
     return -1;
 }
 
-static void keep(struct invocation *found, enum slot slot, const char *value) {
-    switch (slot) {
-    case ROOT:
-        found->root = value;
-        break;
-    case BUNDLE:
-        found->bundle = value;
-        break;
-    case CONFIG:
-        found->config = value;
-        break;
-    case CONSOLE:
-        found->console_socket = value;
-        break;
-    case PIDFD:
-        found->pidfd_socket = value;
-        break;
-    case LOG:
-        found->log = value;
-        break;
-    case LOG_FORMAT:
-        found->log_format = value;
-        break;
-    case MANAGER:
-        found->cgroup_manager = value;
-        break;
-    case IGNORED:
-    case SYSTEMD:
-    case HELP:
-        break;
-    }
-}
-
 /*
  * Go's flag.FlagSet.Parse: options up to the first positional word, which goes to *first (NULL: there is
  * none). False: the runtime refuses these words, or may know an option that we do not.
@@ -285,15 +255,16 @@ static bool parse_options(struct words *w, struct invocation *found, bool *help,
         if (option->takes_value) {
             if (value == NULL && (value = next(w)) == NULL)
                 return false;
-            keep(found, option->slot, value);
+            if (option->place != IGNORED)
+                *(const char **)((char *)found + option->place) = value;
         } else {
             int yes = value == NULL ? 1 : parse_bool(value);
             if (yes < 0)
                 return false;
-            if (option->slot == HELP && yes)
-                *help = true;
-            if (option->slot == SYSTEMD)
-                found->systemd_cgroup = yes;
+            if (option->place == HELP)
+                *help |= yes;
+            else if (option->place != IGNORED)
+                *(bool *)((char *)found + option->place) = yes;
         }
     }
     return true;

@@ -120,14 +120,19 @@ static bool name_record(const struct invocation *line, char root[PATH_MAX], stru
     return true;
 }
 
-/* Its lines, cut apart in the text; false where it is none of ours, or another container's. */
-static bool read_record(struct record *record, const char *root, const char *id, const char *lines[LINES]) {
+/* False where there is none, or somebody else has put it there. */
+static bool read_text(struct record *record) {
     struct stat st;
     ssize_t got = readlink(record->path, record->text, sizeof record->text);
     if (got <= 0 || got == sizeof record->text || lstat(record->path, &st) != 0 ||
         (st.st_uid != 0 && st.st_uid != geteuid()))
         return false;
     record->text[got] = '\0';
+    return true;
+}
+
+/* Its lines, cut apart in the text; false where it is none of ours, or another container's. */
+static bool cut_text(struct record *record, const char *root, const char *id, const char *lines[LINES]) {
     char *at = record->text;
     for (int i = 0; i < LINES; i++) {
         lines[i] = at;
@@ -155,7 +160,7 @@ bool created_find(const struct invocation *line, char runtime[PATH_MAX]) {
     static struct record record;
     char root[PATH_MAX];
     const char *lines[LINES];
-    if (!name_record(line, root, &record) || !read_record(&record, root, line->id, lines))
+    if (!name_record(line, root, &record) || !read_text(&record) || !cut_text(&record, root, line->id, lines))
         return false;
     runtime_again(lines[RUNTIME], runtime);
     set("XPU_CONFIG", lines[CONFIG]);
@@ -176,18 +181,6 @@ static bool write_text(struct record *record, const struct invocation *line, con
     for (const char *at = record->text; (at = strchr(at, '\n')) != NULL; at++)
         ends++;
     return written > 0 && (size_t)written < sizeof record->text && ends == LINES - 1;
-}
-
-/* Whether the text has these lines. */
-static bool has_same(const struct record *record, const char *lines[LINES]) {
-    const char *at = record->text;
-    for (int i = 0; i < LINES; i++) {
-        size_t length = strlen(lines[i]);
-        if (strncmp(at, lines[i], length) != 0 || at[length] != (i < LINES - 1 ? '\n' : '\0'))
-            return false;
-        at += length + 1;
-    }
-    return true;
 }
 
 /* Whether the runtime at `program` says that it has the container, or says nothing in time: what is not known
@@ -248,12 +241,12 @@ const char *created_keep(const struct invocation *line, const char *runtime) {
         return runtime;
     there = record;
     /* Left by a container that has ended by itself, unless the runtime of then says otherwise. */
-    bool ours = read_record(&there, root, line->id, lines);
-    if (ours && has_same(&record, lines)) {
+    bool readable = read_text(&there);
+    if (readable && strcmp(there.text, record.text) == 0) {
         /* `xpu gc` takes this for the container's beginning, and may have removed the record meanwhile. */
         if (utimensat(AT_FDCWD, record.path, NULL, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
             return runtime;
-    } else if (ours) {
+    } else if (readable && cut_text(&there, root, line->id, lines)) {
         runtime_again(lines[RUNTIME], then);
         if (has_container(then, line))
             return then;
