@@ -132,6 +132,9 @@ def test_explain_of_a_wrong_request_has_a_status_of_its_own(node: Node) -> None:
     status, told = explain(node, "-e", "XPU_MEN=4G")
     assert status == 2
     assert "did you mean XPU_MEM?" in told["refusal"]["message"]
+    for option, form in (("-e", "NAME=VALUE"), ("--annotation", "KEY=VALUE")):
+        done = node.xpu("explain", option, "XPU_MEM", check=False)
+        assert done.returncode == 2 and f"{option} takes {form}, not 'XPU_MEM'" in done.stderr
 
 
 def test_explain_reads_a_bundle(node: Node, bundles: Callable[..., Path]) -> None:

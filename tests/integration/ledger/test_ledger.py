@@ -349,6 +349,9 @@ def test_of_two_containers_of_one_id_and_bundle_the_end_of_one_frees_its_own_sli
     node.start(bundle)
     try:
         one, other = node.grants()
+        done = node.xpu("set", first, "--mem", "3G", check=False)
+        assert done.returncode == 1 and f"several containers have the id {first} ({bundle}," in done.stderr
+        assert done.stderr.endswith(": nothing tells them apart here: end one of them\n")
         for kept, root, ended in ((other, roots[0], one), (None, roots[1], other)):
             node.state_root = root
             node.remove(first)

@@ -10,6 +10,7 @@ import pytest
 
 from xpu_runtime.ledger import database
 from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.sqlite import rows_if_any, sqlite
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import proc
 
@@ -83,6 +84,19 @@ def test_none_is_kept_that_something_went_wrong_with(path: str) -> None:
     with pytest.raises(ValueError, match="wrong"), Ledger(path):
         raise ValueError("wrong")
     assert database._kept is None
+
+
+def test_none_is_kept_whose_file_was_removed_meanwhile(path: str) -> None:
+    with Ledger(path):
+        os.unlink(path)
+    assert database._kept is None
+
+
+def test_a_table_that_is_not_there_yet_has_no_rows_and_a_wrong_query_is_an_error(path: str) -> None:
+    with Ledger(path) as ledger:
+        assert rows_if_any(ledger._db, "SELECT * FROM none") == []
+        with pytest.raises(sqlite.OperationalError, match="no such column"):
+            rows_if_any(ledger._db, "SELECT none FROM meta")
 
 
 def test_none_is_kept_where_nobody_said_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

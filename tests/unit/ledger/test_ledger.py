@@ -154,6 +154,30 @@ def test_another_layout_whose_containers_have_ended_is_made_anew(
         assert ledger.grants() == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE meta SET pid_namespace = pid_namespace + 1",
+        "ALTER TABLE grants RENAME COLUMN pid TO process",
+        "INSERT INTO meta SELECT * FROM meta",
+    ],
+)
+def test_another_layout_whose_containers_cannot_be_asked_after_is_kept(
+    path: str, holder: Process, change: str
+) -> None:
+    """They are another PID namespace's, or that version has written them down in another way."""
+    with Ledger(path) as ledger:
+        ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+        ledger._db.execute("UPDATE meta SET version = 3")
+        ledger._db.execute(change)
+    holder.kill()
+    with pytest.raises(LedgerError, match="was written by another version"), Ledger(path):
+        pass
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT COUNT(*) FROM grants").fetchone() == (1,)
+    db.close()
+
+
 def test_who_has_a_ledger_of_another_layout_open_while_it_is_replaced_changes_nothing(
     path: str, holder: Process
 ) -> None:

@@ -151,6 +151,22 @@ def test_a_folder_exchanged_after_it_was_made_keeps_its_mode(
     assert stat.S_IMODE((inside / "new").stat().st_mode) == 0o700
 
 
+def test_a_device_node_exchanged_after_it_was_made_is_none_of_ours(
+    root: Root, inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.mknod
+
+    def mknod(name: str, mode: int, device: int, *, dir_fd: int) -> None:
+        real(name, mode, os.makedev(1, 3), dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mknod", mknod)
+    with pytest.raises(OSError, match="the new device node was exchanged") as caught:
+        root.make_node("/dev/nvidia0", stat.S_IFCHR | 0o666, 195, 0)
+    assert caught.value.filename == "/dev/nvidia0"
+    root.undo()
+    assert (inside / "dev/nvidia0").stat().st_rdev == os.makedev(1, 3)  # another's, which stays
+
+
 def test_a_file_exchanged_while_an_old_one_is_restored_keeps_its_owner(
     root: Root, inside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
