@@ -162,7 +162,9 @@ def extender(api: int, folder: Path) -> Iterator[tuple[int, int, int]]:
     options = ["--listen", f"127.0.0.1:{port}", "--status-listen", f"127.0.0.1:{status}", "--keys", str(keys)]
     command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender", *options]
     began = time.perf_counter()
-    process = subprocess.Popen([*command, "--kubeconfig", str(config), "--no-leader-election"])
+    process = subprocess.Popen(
+        [*command, "--kubeconfig", str(config), f"--advertise=http://127.0.0.1:{port}"]
+    )
     try:
         while not is_ready(status):
             if process.poll() is not None:

@@ -15,7 +15,7 @@ from support.kubernetes_objects import Json
 from support.scheduling_api import ApiServer
 from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.extender.certificate import Certificate
-from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
+from xpu_runtime.kubernetes.extender.leading import Leadership, Times
 from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, read
@@ -88,13 +88,34 @@ class Door:
         return error
 
 
+class Alone(Leadership):
+    """In the place of an election: it leads at once, and always."""
+
+    def __init__(self) -> None:
+        pass
+
+    def start(self, *_: object) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    @property
+    def is_leading(self) -> bool:
+        return True
+
+    @property
+    def leader_url(self) -> str:
+        return ""
+
+
 class Replica(Door):
     """An extender in this process."""
 
     def __init__(
         self,
         api: ApiServer,
-        leadership: Leadership | Alone | None = None,
+        leadership: Leadership | None = None,
         certificate: Certificate | None = None,
         client: ssl.SSLContext | None = None,
         asks: Api | None = None,

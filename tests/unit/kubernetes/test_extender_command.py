@@ -36,6 +36,8 @@ from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.linux import address
 
 PEM = REPOSITORY / "tests/support/certificates"
+#: Where no other replica looks for this one.
+ADVERTISE = ("--advertise", "http://127.0.0.1:1")
 ONE, TWO = f"one {'ab' * 32}\n", f"two {'cd' * 32}\n"
 
 
@@ -65,7 +67,7 @@ def keys(tmp_path: Path) -> Path:
 
 def test_it_runs_until_it_is_told_to_end_and_gives_its_lease_back(kubeconfig: Path, keys: Path) -> None:
     command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender"]
-    options = ["--listen", "127.0.0.1:0", "--status-listen", "", "--advertise", "http://127.0.0.1:1"]
+    options = ["--listen", "127.0.0.1:0", "--status-listen", "", *ADVERTISE]
     files = ["--kubeconfig", str(kubeconfig), "--keys", str(keys)]
     process = subprocess.Popen(
         [*command, *options, *files],
@@ -129,7 +131,7 @@ def test_unit_aliases_and_policy_are_those_of_the_config_map(
         raise XpuError("far enough")
 
     monkeypatch.setattr(command, "Extender", stop_there)
-    options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), "--no-leader-election"]
+    options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), *ADVERTISE]
     result = CliRunner().invoke(extender, [*options, "--configuration", str(path)])
 
     assert str(result.exception) == "far enough"
@@ -137,7 +139,7 @@ def test_unit_aliases_and_policy_are_those_of_the_config_map(
 
 
 def test_without_keys_it_does_not_start(kubeconfig: Path, tmp_path: Path) -> None:
-    options = ["--kubeconfig", str(kubeconfig), "--keys", str(tmp_path / "none"), "--no-leader-election"]
+    options = ["--kubeconfig", str(kubeconfig), "--keys", str(tmp_path / "none"), *ADVERTISE]
     result = CliRunner().invoke(extender, options)
     assert "the keys of assignments" in str(result.exception)
 
@@ -146,7 +148,7 @@ def test_it_ends_with_an_error_where_it_cannot_go_on(
     kubeconfig: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster, "set_node", lambda *_: 1 / 0)
-    where = ["--listen", "127.0.0.1:0", "--status-listen", "", "--no-leader-election"]
+    where = ["--listen", "127.0.0.1:0", "--status-listen", "", *ADVERTISE]
     result = CliRunner().invoke(extender, ["--kubeconfig", str(kubeconfig), "--keys", str(keys), *where])
     assert isinstance(result.exception, XpuError)
     assert "xpu's extender has failed: " in str(result.exception)
@@ -158,7 +160,7 @@ def test_an_address_that_is_taken_is_said(kubeconfig: Path, keys: Path) -> None:
         taken.listen()
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         options = ["--kubeconfig", str(kubeconfig), "--keys", str(keys), "--listen", where]
-        result = CliRunner().invoke(extender, [*options, "--no-leader-election"])
+        result = CliRunner().invoke(extender, [*options, *ADVERTISE])
     assert str(result.exception) == f"{where}: Address already in use"
 
 

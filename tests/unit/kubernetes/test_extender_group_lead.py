@@ -51,7 +51,7 @@ class Process(Door):
         contexts = [{"name": "t", "context": {"cluster": "t"}}]
         config.write_text(json.dumps({"clusters": clusters, "contexts": contexts, "current-context": "t"}))
         command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender"]
-        options = ["--listen=127.0.0.1:0", "--status-listen=127.0.0.1:0", "--no-leader-election"]
+        options = ["--listen=127.0.0.1:0", "--status-listen=127.0.0.1:0", "--advertise=http://127.0.0.1:1"]
         self._process = subprocess.Popen(
             [*command, *options, f"--kubeconfig={config}", f"--keys={keys}"],
             stderr=subprocess.PIPE,

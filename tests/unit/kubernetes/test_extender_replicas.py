@@ -14,6 +14,7 @@ from support.scheduling_api import ApiServer
 from unit.kubernetes.replica import (
     PATIENCE_S,
     QUICK,
+    Alone,
     Electing,
     Replica,
     bindings,
@@ -24,7 +25,7 @@ from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.extender import following
 from xpu_runtime.kubernetes.extender.binding import ASSUMED_S, BIND_S
 from xpu_runtime.kubernetes.extender.cluster import Cluster
-from xpu_runtime.kubernetes.extender.leading import Alone, Leadership, Times
+from xpu_runtime.kubernetes.extender.leading import Leadership, Times
 from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
 from xpu_runtime.kubernetes.threads import Threads
 
@@ -245,7 +246,7 @@ class Losing(Alone):
     left = 1_000_000
 
     @property
-    def is_leading(self) -> bool:  # type: ignore[override]
+    def is_leading(self) -> bool:
         self.left -= 1
         return self.left >= 0
 

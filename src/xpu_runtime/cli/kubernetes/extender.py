@@ -17,7 +17,7 @@ from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.keys import Keys
-from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
+from xpu_runtime.kubernetes.extender.leading import Leadership
 from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.resources import POLICIES, Resources
 from xpu_runtime.linux import address
@@ -55,9 +55,6 @@ _LEASE = "xpu-extender"
     metavar="FILE",
     help="Unit, aliases and placement.policy: the ConfigMap that nodes have.  [default: 1GiB, none, binpack]",
 )
-@click.option(
-    "--leader-election/--no-leader-election", default=True, show_default=True, help="For several replicas."
-)
 @click.option("--namespace", metavar="NAME", help="The Lease's namespace.  [default: the pod's own]")
 @click.option(
     "--advertise", metavar="URL", help="Where other replicas reach this one.  [default: its address]"
@@ -71,7 +68,6 @@ def extender(
     status_listen: str,
     keys_file: str,
     configuration: str | None,
-    leader_election: bool,
     namespace: str | None,
     advertise: str | None,
     kubeconfig: str | None,
@@ -91,13 +87,10 @@ def extender(
     certificate = _certificate(tls_cert, tls_key, client_ca)
     where = access.find(kubeconfig)
     api = Api(where, "xpu-extender")
-    leadership: Alone | Leadership = Alone()
-    if leader_election:
-        url = advertise or f"{'https' if certificate else 'http'}://{_own_address()}:{serves[1]}"
-        # Nobody else listens there: one that is started again in its place has not to wait for its Lease's
-        # end.
-        identity = f"{socket.gethostname()}_{url}"
-        leadership = Leadership(api, namespace or where.namespace, _LEASE, identity, url, log)
+    url = advertise or f"{'https' if certificate else 'http'}://{_own_address()}:{serves[1]}"
+    # Nobody else listens there: one that is started again in its place has not to wait for its Lease's end.
+    identity = f"{socket.gethostname()}_{url}"
+    leadership = Leadership(api, namespace or where.namespace, _LEASE, identity, url, log)
     end = threading.Event()
     keys = Keys(keys_file, log)
     service = Extender(api, resources, keys, policy, log, leadership, certificate, end.set)

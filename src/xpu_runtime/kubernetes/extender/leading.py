@@ -213,16 +213,3 @@ class Leadership:
             "metadata": metadata,
             "spec": spec,
         }
-
-
-class Alone:
-    """In the place of Leadership where there is one replica."""
-
-    is_leading = True
-    leader_url = ""
-
-    def start(self, threads: Threads, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
-        """Nothing to begin."""
-
-    def stop(self) -> None:
-        """Nothing to give back."""

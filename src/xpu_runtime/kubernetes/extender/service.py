@@ -25,7 +25,7 @@ from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.following import Following
 from xpu_runtime.kubernetes.extender.in_flight import InFlight
-from xpu_runtime.kubernetes.extender.leading import Alone, Leadership
+from xpu_runtime.kubernetes.extender.leading import Leadership
 from xpu_runtime.kubernetes.extender.metrics import Metrics
 from xpu_runtime.kubernetes.extender.passing_on import PASSED_ON, LeaderUnreachable, PassingOn
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded, without_percent
@@ -78,7 +78,7 @@ class Extender:
         keys: Callable[[], Mapping[str, bytes]],
         policy: str,
         log: Callable[[str], None],
-        leadership: Leadership | Alone,
+        leadership: Leadership,
         certificate: Certificate | None = None,
         end: Callable[[], None] = lambda: None,
     ) -> None:
