@@ -22,7 +22,21 @@ static bool same_namespace(pid_t a, pid_t b, const char *kind) {
            one.st_ino == other.st_ino;
 }
 
-bool process_on_host(pid_t pid) { return same_namespace(pid, getpid(), "mnt"); }
+/* Whether the process finds the driver's own folder at this path. */
+static bool has_same_folder(pid_t pid, const char *folder) {
+    struct stat own, other;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/root%s", (int)pid, folder);
+    return stat(folder, &own) == 0 && stat(path, &other) == 0 && own.st_dev == other.st_dev &&
+           own.st_ino == other.st_ino;
+}
+
+/* buildah calls runtimes in a copy of the host's mount namespace. A container has another root folder, and
+ * another /dev. */
+bool process_on_host(pid_t pid) {
+    return same_namespace(pid, getpid(), "mnt") ||
+           (has_same_folder(pid, "/") && has_same_folder(pid, "/dev"));
+}
 
 static uint32_t pid_inside(pid_t pid) {
     char path[64], line[512];

@@ -32,6 +32,12 @@ def test_on_the_host_every_device_is_there(up: Up, process: Start) -> None:
     assert one.devices() == digits(uuids)
 
 
+def test_a_copy_of_the_hosts_mounts_is_the_host(up: Up, process: Start) -> None:
+    """`podman build` calls runtimes from one."""
+    one = process(up("4xT4").root, setup="mount -t tmpfs t /mnt")
+    assert len(one.count()) == 4
+
+
 def test_elsewhere_a_device_is_there_if_its_node_is(up: Up, process: Start) -> None:
     root = up("4xT4").root
     uuids = process(root).count()
