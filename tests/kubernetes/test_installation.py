@@ -1,8 +1,11 @@
-"""docs/kubernetes.md's Install and Uninstall, carried out by a cluster's own controllers."""
+"""docs/kubernetes.md's Install and Uninstall, carried out by a cluster's own controllers, and the page that
+people follow to their first slice in a cluster."""
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from support import REPOSITORY, pages
+
 from . import manifests
-from .cluster import NODE
+from .cluster import IMAGE, NODE
 from .conftest import Pods
 from .daemons import until
 from .installation import TOOLS, InstalledCluster
@@ -43,13 +48,16 @@ class Installation:
         """As the page says, until the node offers slices."""
         self.cluster.kubectl("apply", "-f", "-", text=self.cluster.manifests())
         self.cluster.kubectl("label", "node", NODE, "--overwrite", "yoyoworks.com/xpu=enabled")
-        self.wait(lambda: "/opt/xpu" in self.text(_CONFIG), "containerd's configuration names the runtime")
-        self.wait(lambda: self.labels().get(LABEL) == "true", "the cluster knows that it is there")
-        # A unit of systemd's is restarted by the pod.
-        self.restart_containerd()
+        self.wait_until_set_up()
         for name in ("deployment/xpu-extender", "daemonset/xpu-node"):
             self.kubectl("rollout", "status", name, _PATIENCE)
         self.wait(lambda: self.offered() == _OFFERED, "the node offers its slices")
+
+    def wait_until_set_up(self) -> None:
+        """And start containerd again, as this node has no systemd that the DaemonSet's pod could tell."""
+        self.wait(lambda: "/opt/xpu" in self.text(_CONFIG), "containerd's configuration names the runtime")
+        self.wait(lambda: self.labels().get(LABEL) == "true", "the cluster knows that it is there")
+        self.restart_containerd()
 
     def restart_containerd(self) -> None:
         self.cluster.containerd.stop()
@@ -226,3 +234,72 @@ def test_helms_hook_waits_until_the_runtime_is_gone(installation: Installation) 
     installation.assert_is_gone()
     installation.kubectl("delete", "-f", "-", _PATIENCE, text=text)
     installation.delete_rest()
+
+
+class Reader:
+    """Somebody who follows a page, in a folder with the clone's `packaging`."""
+
+    #: The image of the page's pods.
+    _IMAGE = "docker.io/library/debian:12"
+
+    def __init__(self, installation: Installation, folder: Path) -> None:
+        self._installation = installation
+        self._folder = folder
+        cluster = installation.cluster
+        cluster.ctr("image", "tag", "--force", IMAGE, self._IMAGE)
+        (folder / "packaging").symlink_to(REPOSITORY / "packaging")
+        kubeconfig = cluster.folder / "admin.kubeconfig"
+        self._environ = {**os.environ, "PATH": f"{TOOLS}:{os.environ['PATH']}", "KUBECONFIG": str(kubeconfig)}
+
+    def follow(self, step: pages.File | pages.Command) -> None:
+        """Fails where a command prints something else."""
+        if isinstance(step, pages.File):
+            path = self._folder / step.name
+            path.parent.mkdir(exist_ok=True)
+            # There is no network of pods.
+            path.write_text(step.text.replace("ClassName: xpu\n", "ClassName: xpu\n  hostNetwork: true\n"))
+            return
+        said = self._say(step.words)
+        if not pages.matches(said, step.prints):
+            pods = self._say("kubectl describe pods")
+            pytest.fail(f"# {step.words}\n{said}\n\nthe page has\n{step.prints}\n{pods}")
+
+    def _say(self, words: str) -> str:
+        installation = self._installation
+        *verb, name = words.split()
+        if verb == ["kubectl", "apply", "-k"]:
+            text = installation.cluster.manifests(str(self._folder / name))
+            said = installation.cluster.kubectl("apply", "-f", "-", text=text)
+            installation.wait_until_set_up()
+            installation.wait(lambda: installation.offered() == _OFFERED, "the node offers its slices")
+            self._tell_scheduler()
+            return said
+        if verb == ["kubectl", "logs"]:
+            # The API server has no certificate to ask this kubelet with.
+            return installation.pods.log(name)
+        done = subprocess.run(
+            ["sh", "-c", words], cwd=self._folder, env=self._environ, timeout=120, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        return done.stdout
+
+    def _tell_scheduler(self) -> None:
+        """What is its administrator's to do: its certificate is of the Secrets that the page has made."""
+        secret = json.loads(self._installation.kubectl("get", "secret", "xpu-scheduler-tls", "-o", "json"))
+        place = self._folder / "xpu-scheduler-tls"
+        place.mkdir()
+        for name, data in secret["data"].items():
+            (place / name).write_bytes(base64.b64decode(data))
+        cluster = self._installation.cluster
+        port = cluster.ports["8443"]
+        cluster.restart_scheduler(extenders=manifests.scheduler_extenders(self._folder, port))
+
+
+def test_what_the_page_of_a_cluster_says_is_what_happens(whole: InstalledCluster, tmp_path: Path) -> None:
+    installation = Installation(whole)
+    reader = Reader(installation, tmp_path)
+    for step in pages.steps(REPOSITORY / "docs/tutorials/cluster.md"):
+        reader.follow(step)
+    installation.pods.delete_all()
+    installation.delete_rest()
+    installation.uninstall()

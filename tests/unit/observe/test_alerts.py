@@ -38,5 +38,5 @@ def test_what_is_asked_for_is_a_metric_that_there_is(name: str) -> None:
 
 def test_each_alert_is_in_the_page_for_operators() -> None:
     rules = [rule["alert"] for group in yaml.safe_load(_text(_RULES))["groups"] for rule in group["rules"]]
-    page = (REPOSITORY / "docs/how-to/operate.md").read_text()
+    page = (REPOSITORY / "docs/how-to/monitor.md").read_text()
     assert re.findall(r"^\| (Xpu\w+) \|", page, re.MULTILINE) == rules

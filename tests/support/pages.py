@@ -1,0 +1,65 @@
+"""The pages that people follow, step by step.
+
+A command stands in a block of the language `console`, after `# `, with what it prints below it. `...` there
+stands for any text, on a line of its own for any lines. Times, ids and numbers may differ. A block of another
+language that begins with `# NAME` is that file, in the folder of the commands or at an absolute path. A block
+after the comment `<!-- not run: REASON -->` is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_BLOCK = re.compile(r"(<!-- not run: .+? -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"# (/?(?:[\w.-]+/)*(?:[\w-]+\.\w+|Dockerfile))\n")
+#: What is another one at each run: times, ids of containers and of the kernel, memory that a program takes.
+_DIFFERS = re.compile(r"\b[0-9a-f]{12,}\b|\d+|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d: ]+")
+
+
+@dataclass(frozen=True)
+class File:
+    """What the reader writes into a file."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the reader types, which may go on over lines, and what it should print."""
+
+    words: str
+    prints: str
+
+
+def steps(page: Path) -> Iterator[File | Command]:
+    """What the page has its reader do."""
+    for left_out, language, block in _BLOCK.findall(page.read_text()):
+        if left_out:
+            continue
+        if language != "console":
+            name = _NAME.match(block)
+            if name:
+                yield File(name[1], block[name.end() :])
+            continue
+        for part in re.split(r"^# ", block, flags=re.MULTILINE)[1:]:
+            lines = part.splitlines()
+            end = next(at for at, line in enumerate(lines) if not line.endswith("\\"))
+            yield Command("\n".join(lines[: end + 1]), "\n".join(lines[end + 1 :]).strip("\n"))
+
+
+def matches(said: str, expected: str) -> bool:
+    """Whether a command has printed what the page says."""
+
+    def pattern(line: str) -> str:
+        pieces = [re.escape(_DIFFERS.sub("0", piece)) for piece in line.strip().split("...")]
+        return r"[^\n]*".join(re.sub(r"(\\ )+", r"\\s+", piece) for piece in pieces)
+
+    text = "".join(_DIFFERS.sub("0", line.strip()) + "\n" for line in said.strip("\n").splitlines())
+    lines = [
+        r"(?:[^\n]*\n)*" if line.strip() == "..." else pattern(line) + r"\n" for line in expected.splitlines()
+    ]
+    return re.fullmatch("".join(lines), text) is not None
