@@ -19,7 +19,7 @@ except (ImportError, OSError, SyntaxError) as error:
     # The low-level runtime shows stderr: a traceback says what is missing, and not what to do.
     sys.exit(
         f"xpu: the hook of xpu-container-runtime cannot be started ({error}): if it is being installed now, "
-        "start the container again; else install xpu-container-runtime again"
+        "start the container again; otherwise install xpu-container-runtime again"
     )
 
 # Nothing is buffered, and an orderly end of the interpreter takes 3 ms.

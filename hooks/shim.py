@@ -16,7 +16,7 @@ try:
 except (ImportError, OSError, SyntaxError) as error:
     sys.exit(
         f"xpu: xpu-container-runtime cannot be started ({error}): if it is being installed now, start the "
-        "container again; else install xpu-container-runtime again"
+        "container again; otherwise install xpu-container-runtime again"
     )
 
 sys.exit(main(sys.argv[1:]))

@@ -111,7 +111,7 @@ def line_of(error: BaseException) -> str:
     if isinstance(error, ImportError) and (error.name or "").startswith("xpu_"):
         return (
             f"a part of xpu-container-runtime cannot be started ({error}): if it is being installed now, "
-            "start the container again; else install xpu-container-runtime again"
+            "start the container again; otherwise install xpu-container-runtime again"
         )
     # The innermost frame alone would be that of a system call, whoever made it.
     trace, frames = error.__traceback__, []

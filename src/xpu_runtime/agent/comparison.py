@@ -112,7 +112,8 @@ class Comparison:
         card.compared = compared
         if not compared and card.name and any(each.demand.cap for each in card.slices):
             self._log(
-                f"the driver does not tell what processes use of {card.name}: pages alone hold its caps"
+                f"the driver does not report the use of each process on {card.name}: "
+                "only the containers' own accounts hold its caps"
             )
 
     def _compare(self, card: Card, each: Watched, seconds: float, utilization: float | None) -> None:

@@ -48,5 +48,5 @@ def open_driver(log: Callable[[str], None]) -> Callable[[], Utilization]:
     """The driver's samples; `log` takes the names of containers without any."""
     return registry.utilization(
         discovery.load(load()),
-        tell=lambda why: log(f"what some containers say they use is not compared with the driver: {why}"),
+        tell=lambda why: log(f"the driver's samples do not check what some containers report: {why}"),
     )

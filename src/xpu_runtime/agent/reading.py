@@ -127,7 +127,7 @@ def _connect(connection: socket.socket) -> None:
             return connection.connect(paths.in_run_dir(SOCKET))
         except BlockingIOError:
             if time.monotonic() > last:
-                what = f"the agent has not taken what was asked for on {paths.in_run_dir(SOCKET)}"
+                what = f"the agent has not accepted the question on {paths.in_run_dir(SOCKET)}"
                 raise XpuError(f"{what} in {_CONNECT_S:.0f} s", "see `xpu doctor`, as root") from None
             time.sleep(_CONNECT_AGAIN_S)
 
@@ -138,7 +138,7 @@ def reading_service(log: Callable[[str], None]) -> Beside | None:
         group = grp.getgrnam(GROUP).gr_gid
     except KeyError:
         return None
-    return Beside(f"what answers the group {GROUP}", _NICE, lambda: _serve(group), SOCKET, log)
+    return Beside(f"the part that answers the group {GROUP}", _NICE, lambda: _serve(group), SOCKET, log)
 
 
 def _serve(group: int) -> NoReturn:

@@ -27,16 +27,16 @@ from xpu_runtime.observe.agent_status import LOCK
 def agent() -> None:
     """Share out the time of devices among containers, and make their starts quicker.
 
-    Runs until it is stopped. XPU_SCHED=burst and weight, and XPU_PRIORITY, need it: without it each container
-    has its cap and no more. It also looks at the driver's samples, and holds those more strictly that use
-    more than their cap. Starts of containers with a slice are done by processes of its own, which have
-    everything at hand. Ended or killed, it leaves every container with its cap, and starts only take longer.
-    Packages bring a service for it: systemctl enable --now xpu-agent
+    Runs until it is stopped. XPU_SCHED=burst and weight, and XPU_PRIORITY, need it: without it each
+    container only has its cap. It also reads the driver's samples, and holds containers more strictly
+    that use more than their cap. Its processes start containers that have a slice; they have everything
+    loaded. When it is stopped or killed, every container keeps its cap, and starts take longer. The
+    packages bring a service for it: systemctl enable --now xpu-agent
 
-    A process beside it serves what `xpu metrics` prints, over HTTP: on metrics.sock in the run folder, to
-    root and metrics.group of the configuration, and on metrics.listen, where that is set; and there, for
-    browsers, a page with devices, slices over the last hour, events and refusals. Another process answers
-    members of the group `xpu`, where the node has one, who run commands that only show something.
+    A second process serves over HTTP what `xpu metrics` prints, and a page for browsers: devices, slices
+    of the last hour, events and refusals. It listens on metrics.sock in the run folder, for root and
+    metrics.group of the configuration, and on metrics.listen if that is set. A third process runs
+    commands that only show something for members of the group `xpu`, if the node has that group.
 
     \b
     Example:

@@ -41,10 +41,13 @@ def what_to_do(words: list[str]) -> str:
     except KeyError:
         group = -1
     if group == -1 or not reading.is_shown(words):
-        return f"slices are root's to see and change: {as_root}"
+        return f"only root can see and change slices: {as_root}"
     if not reading.is_answered(words):
         own = f"members of the group {reading.GROUP} have `xpu {words[0]}` in its other forms"
-        return f"what goes on until it is ended, or reads and writes files, is root's: {as_root}; {own}"
+        return (
+            "only root can run commands that go on until they are stopped, or that read and write files: "
+            f"{as_root}; {own}"
+        )
     if group not in (os.getegid(), *os.getgroups()):
         return f"root and members of the group {reading.GROUP} see slices: {as_root}"
     socket = paths.in_run_dir(reading.SOCKET)

@@ -61,7 +61,7 @@ _UUID = 12
 
 
 @click.command()
-@click.option("-q", "--quiet", is_flag=True, help="Print the UUIDs alone.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the UUIDs.")
 @template.option(tuple(_HEADS))
 @wide_option
 @watch_option
@@ -69,13 +69,19 @@ _UUID = 12
 def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json: bool) -> None:
     """List the devices of this node and what is granted of each.
 
-    Asks the driver again, so that containers started from now on get a changed MIG layout too. MEMORY is
-    without what the driver keeps for itself, so less than the total of nvidia-smi. USED and UTIL are the
-    memory in use and the share of the time, whoever uses it, as the driver tells them; a dash where it does
-    not. GRANTED and CORES are what containers have been given, and what is reserved for pods. LIMITS
-    BY is what would hold the limit of a slice of that device's memory, and how strongly; for a whole MIG
-    device that is the hardware. A drained device gets no new slices (`xpu drain`), a reserved one only those
-    of containers that name its reservation (`xpu reserve`).
+    It asks the driver anew, so that containers started from now on get a changed MIG layout too.
+
+    \b
+      MEMORY       the total less the driver's own part: less than nvidia-smi's
+               total
+      USED, UTIL   memory and share of time in use by all processes, as the driver
+               reports them; a dash if it does not
+      GRANTED, CORES   granted to containers, with reservations of pods
+      LIMITS BY    the backend that would hold a slice's memory limit, and how
+               strongly; for a whole MIG device the hardware
+
+    A drained device gets no new slices (`xpu drain`). A reserved one gets only those of containers that name
+    its reservation (`xpu reserve`).
 
     On a terminal, columns without room are left out, and a line names them. --format has the fields of the
     whole table; with json, an object a line as in --json.
@@ -135,7 +141,7 @@ def _refreshed() -> tuple[Inventory, list[str]]:
         known = discovery.cached(discovery.driver_root(config)[0])
         if known is None:
             raise
-        return known, [f"this is what the driver told last, and what is in use is not known: {error}"]
+        return known, [f"these are the driver's last known devices, and their use is not known: {error}"]
 
 
 def _page(width: int | None) -> list[Line]:
@@ -154,7 +160,10 @@ def _entries(
     answer = Answer(()) if hangs else asking.one(lambda: _asked(inventory))
     sensors, busy, errors = answer.values[0] if answer.values else ({}, {}, [])
     errors += [answer.why] if answer.error else []
-    problems = [*hangs, *(f"what is in use is not known: {error}" for error in dict.fromkeys(errors))]
+    problems = [
+        *hangs,
+        *(f"memory and time in use are not known: {error}" for error in dict.fromkeys(errors)),
+    ]
     entries = []
     for device in inventory.devices:
         use = uses.get(device.uuid, Use())

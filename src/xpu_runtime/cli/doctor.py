@@ -15,23 +15,23 @@ from xpu_runtime.doctor import bundle, examination, report
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding
 
 
-@click.command(short_help="Say what is missing or wrong on this node, and what to do.")
+@click.command(short_help="Check this node: each problem, with its remedy.")
 @json_option
 @click.option(
     "--bundle", "file", type=click.Path(dir_okay=False), help="Write a bug report to FILE.", metavar="FILE"
 )
 @click.pass_context
 def doctor(context: click.Context, as_json: bool, file: str | None) -> None:
-    """Say what is missing or wrong on this node, and what to do about each, one line each.
+    """Check this node: each problem on a line, with its remedy.
 
-    Nothing is changed. A problem keeps something from working; a warning does not, or not yet; unknown is
-    what could not be looked at, by another user than root for instance.
+    Nothing is changed. A problem keeps something from working. A warning does not, or not yet. Unknown means
+    that it could not be looked at, for example because you are not root.
     Exit status: 0 no problem (there may be warnings), 1 at least one problem, 2 wrong usage.
 
-    --bundle collects a bug report: the findings, what xpu's commands print, versions, the engines'
-    configuration, the specs of containers with slices, the log. Arguments, and values of variables and
-    annotations, are left out, and so is of other programs' files what is not known as harmless. FILE, a
-    .tar.gz, must not be there yet. Exit status: 0 written, whatever was found; 1 not written.
+    --bundle collects a bug report: the findings, the output of xpu's commands, versions, the engines'
+    configuration, the specs of containers with slices, the log. It leaves out arguments, and the values of
+    variables and annotations. Of other programs' files it keeps only values that are known to be harmless.
+    FILE, a .tar.gz, must not exist yet. Exit status: 0 written, with problems or without; 1 not written.
 
     \b
     --json prints one object:

@@ -11,12 +11,12 @@ from xpu_runtime.vendors import marks
 
 @click.command(short_help="Give a device to no new container.")
 @click.argument("devices", metavar="DEVICE...", nargs=-1, required=True, shell_complete=completion.devices)
-@click.option("--reason", default="", metavar="TEXT", help="Shown to who is refused, and by `xpu devices`.")
+@click.option("--reason", default="", metavar="TEXT", help="Shown in refusals and by `xpu devices`.")
 def drain(devices: tuple[str, ...], reason: str) -> None:
     """Give DEVICE (an index or UUID) to no new container, privileged ones included.
 
-    Containers that hold a slice of it keep that until they end. A GPU stands for all of its MIG devices.
-    It stays so over reboots, until `xpu undrain`; drained again, it has the new reason, or none.
+    Containers that hold a slice of it keep the slice until they end. A GPU stands for all of its MIG devices.
+    The device stays drained over reboots, until `xpu undrain`; repeat the command to change the reason.
 
     \b
     Example:

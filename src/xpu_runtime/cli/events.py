@@ -43,10 +43,10 @@ def _age(context: click.Context, param: click.Parameter, value: str | None) -> f
     return int(found[1]) * _UNITS[found[2]]
 
 
-_HELP = """List what has happened to slices and devices.
+_HELP = """List the history of this node's slices and devices.
 
-The last 10,000 events, kept in the run folder, which begins empty after a reboot. A container's name is the
-one that it had when it was granted or refused its slice; --container takes its present name as well.
+The run folder keeps the last 10,000 events; it is empty after a reboot. A container's name is its name at the
+time of its grant or refusal; --container also takes its present name.
 
 \b
 {kinds}
@@ -58,13 +58,13 @@ Example:
 """.format(kinds="\n".join(f"{kind:<{_WIDTH}}  {meaning}" for kind, meaning in KINDS.items()))
 
 
-@click.command(short_help="What has happened to slices and devices.", help=_HELP)
+@click.command(short_help="Show the history of slices and devices.", help=_HELP)
 @click.option("--since", callback=_age, metavar="AGE", help="No older ones than 90s, 30m, 1h, 2d.")
 @click.option(
     "--container",
     metavar="ID",
     shell_complete=completion.containers,
-    help="Of containers whose id is or begins so, or of this name.",
+    help="Only of containers with this id, start of an id, or name.",
 )
 @click.option(
     "--device",
@@ -73,7 +73,9 @@ Example:
     help="Of the device with this index or the start of its UUID; refusals are of none.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line, for scripts.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens; with --since 0s only that.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Keep printing new events; with --since 0s print nothing older."
+)
 def events(
     since: float | None, container: str | None, device: str | None, as_json: bool, follow: bool
 ) -> None:

@@ -53,7 +53,7 @@ class _Shown(Value):
     all: bool
 
 
-@click.command(short_help="Show what a request would get now, or why not.")
+@click.command(short_help="Show what a request would get now, or why it would be refused.")
 @click.argument("bundle", required=False, type=click.Path(exists=True, file_okay=False))
 @click.option(
     "-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable, as for docker run."
@@ -64,7 +64,10 @@ class _Shown(Value):
 @click.option("--privileged", is_flag=True, help="Ask as a container with CAP_SYS_ADMIN.")
 @click.option("--systemd-cgroup", is_flag=True, help="Ask as an engine with the systemd cgroup driver.")
 @click.option(
-    "-v", "--verbose", is_flag=True, help="List what is made in the container, too: mounts and all."
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also list the device nodes, mounts and links that the container would get.",
 )
 @wide_option
 @json_option

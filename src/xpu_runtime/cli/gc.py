@@ -49,7 +49,7 @@ def gc(as_json: bool) -> None:
     with PodLedger() as ledger:
         pods = [printable(allocation.label) for allocation in ledger.allocations()]
     if pods:
-        click.echo(f"what is reserved stays: {listed(pods)} (see `xpu release --help`)")
+        click.echo(f"reservations of pods stay: {listed(pods)} (see `xpu release --help`)")
 
 
 def _report_bypasses(config: Config) -> None:

@@ -22,4 +22,4 @@ def clear(config: Config, grants: list[Grant]) -> None:
     if not any(enforce.must_lift(grant) for grant in grants):
         granting.clear(config, grants)
     elif problem := asking.one(lambda: granting.clear(config, grants)).why:
-        click.echo(f"xpu: limits of what is given back may still be in force: {problem}", err=True)
+        click.echo(f"xpu: limits of released slices may still be in force: {problem}", err=True)

@@ -52,11 +52,16 @@ _INDENT = "  "
 def inspect(container: str, wide: bool, as_json: bool) -> None:
     """Show what the container ID (its id, the start of it, or its name) holds and uses.
 
-    For each device: the limit, what holds it, and what each process uses. USED and KINDS are from the
-    container's own account (the `library` backend keeps one), DRIVER is what the driver reports of the
-    process. PID is the process id on the host, INSIDE that in the container. `ended` marks memory of a
-    process that has ended, or that it has freed: it is not in the total, and will be given back at the next
-    request, unless another process has it open.
+    For each device it shows the limit, its backend, and the use of each process.
+
+    \b
+      PID, INSIDE   the process id on the host and in the container
+      USED, KINDS   from the container's own account, which the `library` backend
+               keeps
+      DRIVER        the process's memory as the driver reports it
+      ended         memory of a process that has ended, or that it has freed. It
+               is not in the total, and is given back at the next request, unless
+               another process has it open.
 
     \b
     --json prints one object:

@@ -50,7 +50,7 @@ def mark(
     done = "; ".join(f"{each} is {said(each)}" for each in uuids)
     with _done(done, "no event could be written"), Ledger() as ledger:
         ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
-    with _done(done, "who keeps what of it cannot be told"):
+    with _done(done, "its present holders are not known"):
         giving_back.reap(config)
         with Ledger() as ledger:
             grants = ledger.grants()

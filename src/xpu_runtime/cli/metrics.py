@@ -14,18 +14,18 @@ from xpu_runtime.observe.node_metrics import NodeMetrics
 _INTERVAL_S, _LONGEST_S = 1.0, 20.0
 
 
-@click.command(short_help="Print the node's figures for Prometheus.")
+@click.command(short_help="Print this node's metrics in Prometheus' text format.")
 @click.option(
     "--output",
     metavar="FILE",
     help="Write FILE, in one step, for node_exporter's textfile collector: name it *.prom.",
 )
 def metrics(output: str | None) -> None:
-    """Print what devices, slices and events are now, in Prometheus' text format.
+    """Print the metrics of this node's devices, slices and events, in Prometheus' text format.
 
-    It takes a second, of which it tells what containers get. Where `xpu agent` runs it serves the same, on a
-    socket and, if the configuration says so, on a port of this machine. Where devices and slices cannot be
-    read there is xpu_up 0, and what the ledger counts; the exit status is 1.
+    It takes a second, in which it measures the containers' shares. `xpu agent` serves the same on a
+    socket and, if the configuration says so, on a port of this machine. If devices and slices cannot be
+    read, it prints xpu_up 0 and the ledger's counts, and the exit status is 1.
 
     \b
     Example:

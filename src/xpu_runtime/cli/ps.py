@@ -65,29 +65,36 @@ class _Slices(Value):
 
 @click.command(short_help="List the slices that containers hold.")
 @click.option("--no-trunc", is_flag=True, help="Print container ids in full.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the ids alone, in full.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the ids, in full.")
 @template.option([*_HEADS, "Device"])
 @wide_option
 @watch_option
 @json_option
 def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bool, as_json: bool) -> None:
-    """List the slices that containers hold, and what is reserved for pods.
+    """List the slices that containers hold, and reservations of pods.
 
-    USED is what the container's processes have, of what they may have; `(2G unaccounted)` is what the driver
-    counts and the container's account has not, where that is more than 256M a process: a program goes round
-    the interposer libraries. CORES is the cap; without one, `equal turns` says that the driver's time slices
-    share the device among the containers that have work, and `side by side` that they run at the same time
-    (mps). GOT is the share of the device's time that the container had in the 0.2 seconds for which the
-    command watches, where its CORES are capped. It may be below the cap while the container wants no more, or
-    while others use the card. It flickers where one kernel takes 0.2 seconds or more (see `xpu top` for
-    longer times). `0% (95% unaccounted)` is GOT where the driver counts 95 % that the account has not, if
-    that is more than 15: a program goes round the interposer libraries. The command then watches for 1.3
-    seconds more.
-    ENFORCED BY names what holds each limit and how strongly: hard (the container cannot get round it) or
-    soft; `unenforced` is booked and held by nothing. NAME is docker's name, in Kubernetes
-    NAMESPACE/POD/CONTAINER, else of containerd NAMESPACE/ID (with nerdctl its name for the id); a dash where
-    the engine does not tell it in a second. The state `reserved` is what is reserved for a Kubernetes pod,
-    NAME, beyond what its containers have.
+    \b
+      NAME     docker's name; in Kubernetes NAMESPACE/POD/CONTAINER; otherwise
+               containerd's NAMESPACE/ID, with nerdctl its name for the id; a dash
+               if the engine does not tell it in a second
+      USED     memory of the container's processes, of its limit
+      CORES    the cap. Without one: `equal turns` (the driver's time slices share
+               the device among the containers that have work) or `side by side`
+               (they run at the same time: mps)
+      GOT      the share of the device's time that the container got in the 0.2
+               seconds of this command, if its CORES are capped. It is below the
+               cap while the container wants no more, or while others use the
+               card. It flickers if one kernel takes 0.2 seconds or more; `xpu
+               top` shows longer times.
+      ENFORCED BY   the backend of each limit, and how strongly it holds: hard
+               (the container cannot get round it), soft, or `unenforced` (booked,
+               and held by nothing)
+
+    `(2G unaccounted)` after USED is memory that the driver counts and the container's account does not,
+    if it is more than 256M a process; `0% (95% unaccounted)` is the same for GOT, if it is more than 15
+    %. Either way a program goes round the interposer libraries. For the second the command watches 1.3
+    seconds longer. The state `reserved` is a Kubernetes pod's reservation, beyond the slices of its
+    containers.
 
     On a terminal, columns without room are left out, and a line names them; HELD is then how strongly memory
     and cores are held. --format has the fields of the whole table, ID in full, and Device, the UUID; with

@@ -19,15 +19,18 @@ from xpu_runtime.observe import containers
 @click.command(short_help="Give back the slices of one container by hand.")
 @click.argument("container", metavar="ID", required=False, shell_complete=completion.containers)
 @click.option("--force", is_flag=True, help="Release it even if its container is running.")
-@click.option("--pod", metavar="NAMESPACE/NAME", help="Instead, what is reserved for this pod, or its UID.")
+@click.option(
+    "--pod", metavar="NAMESPACE/NAME", help="Release the reservation of this pod (its name or UID) instead."
+)
 def release(container: str | None, force: bool, pod: str | None) -> None:
     """Give back the slices of container ID (its id, the start of it, or its name).
 
-    A container that is still running keeps its devices, without the memory limits that the driver holds: that
-    needs --force.
+    A container that is still running keeps its devices, and loses the memory limits that the driver
+    holds: that needs --force.
 
-    What is reserved for a pod, Kubernetes' device plugin gives back once the pod is gone; --pod does so where
-    that runs no more. A pod that is there gets it again. Its containers keep what they have.
+    Kubernetes' device plugin releases the reservation of a pod once the pod is gone. --pod does so where
+    the plugin does not run any more. A pod that still exists gets its reservation again. Its containers
+    keep their slices.
 
     \b
     Example:

@@ -34,7 +34,7 @@ def runtime() -> None:
 
 _engine_argument = click.argument("name", metavar="ENGINE", type=click.Choice(ENGINES))
 _config_option = click.option(
-    "--config", "path", type=click.Path(), help="The engine's configuration file, if it is not the usual one."
+    "--config", "path", type=click.Path(), help="The engine's configuration file, if not at the usual path."
 )
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the change, and write nothing.")
 
@@ -43,7 +43,7 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the change,
 @_engine_argument
 @_config_option
 @_dry_run_option
-@click.option("--set-as-default", is_flag=True, help="Use it also for containers that name no runtime.")
+@click.option("--set-as-default", is_flag=True, help="Also use it for containers that name no runtime.")
 @click.option(
     "--runtime-path", type=click.Path(), help="Path of xpu-container-runtime (default: beside xpu)."
 )

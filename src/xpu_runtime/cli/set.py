@@ -46,15 +46,21 @@ def _device(context: click.Context, param: click.Parameter, value: str | None) -
 @click.option("--mem", "amount", callback=_amount, metavar="AMOUNT", help="6G, 6144M, or 50% of the device.")
 @click.option("--cores", "cores", metavar="PERCENT", help="30, or 30%: of each device's time.")
 @click.option("--sched", type=click.Choice(SCHEDS), help="How the devices' time beyond the caps is shared.")
-@click.option("--priority", type=click.Choice(PRIORITIES), help="Whether it is served first, or last.")
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES),
+    help="Which launches go first: high before normal before low.",
+)
 @click.option(
     "--device",
     callback=_device,
     metavar="INDEX",
     shell_complete=completion.devices,
-    help="Only the slice of this device: its index, or the start of its UUID.",
+    help="Change only the slice of this device: its index, or the start of its UUID.",
 )
-@click.option("--force", is_flag=True, help="Even below what is in use: nothing more is given until it fits.")
+@click.option(
+    "--force", is_flag=True, help="Also set a limit below the use: programs get no more memory until it fits."
+)
 @json_option
 @click.pass_context
 def set(
@@ -70,12 +76,12 @@ def set(
 ) -> None:
     """Change the limits of the running container ID (its id, the start of it, or its name), at once.
 
-    As with XPU_MEM and XPU_CORES, each of the container's devices gets the limit, unless --device names one.
-    Cores can change where something holds a cap on them: see ENFORCED BY in `xpu ps`; --sched and --priority
-    are as XPU_SCHED and XPU_PRIORITY. A change of a limit is booked like a new request; quotas and
-    policy.max_memory and the other maximums do not bind it: they are for what containers ask, and this is
-    for who has root on the host. It holds until the container ends: a restart asks for what its variables
-    say. A change that was cut short is completed by repeating it.
+    Each of the container's devices gets the limit, as with XPU_MEM and XPU_CORES, unless --device names one.
+    Cores can change if a backend holds a cap on them: see ENFORCED BY in `xpu ps`. --sched and --priority
+    are as XPU_SCHED and XPU_PRIORITY. A change is booked like a new request. Quotas and the maximums of the
+    policy do not apply: they limit requests of containers, and only root can run this. The change holds until
+    the container ends; a restart asks for the values of its variables again. If a change was interrupted,
+    repeat the command.
 
     --json prints the changed slices as `xpu ps --json` does.
     Exit status: 0 changed, 3 refused (not enough is free, or more is in use), 2 wrong usage, 1 any other
@@ -89,7 +95,7 @@ def set(
       xpu set 3f2a91 --sched burst --priority high
     """
     if amount is None and cores is None and sched is None and priority is None:
-        raise click.UsageError("Say what is to change: --mem, --cores, --sched, --priority, or several.")
+        raise click.UsageError("Give at least one of --mem, --cores, --sched and --priority.")
     config = load()
     percentage = None if cores is None else _percent(cores, config.cores_step)
     wanted = Wanted(amount, percentage, sched, priority)
@@ -129,7 +135,7 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
     name = grants[0].container_id
     live = [grant for grant in grants if containers.is_alive(grant)]
     if not live:
-        raise XpuError(f"container {name} has ended", "`xpu gc` gives back what it held")
+        raise XpuError(f"container {name} has ended", "`xpu gc` gives back its slices")
     chosen = [
         (
             grant,

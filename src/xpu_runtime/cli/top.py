@@ -36,7 +36,7 @@ def _seconds(context: click.Context, param: click.Parameter, value: str) -> floa
 @click.option(
     "--once",
     is_flag=True,
-    help="Print one reading and end; so it does where there is no terminal to draw on.",
+    help="Print one reading and end; this is the default without a terminal.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one reading as JSON, for scripts.")
 @click.option(
@@ -45,17 +45,23 @@ def _seconds(context: click.Context, param: click.Parameter, value: str) -> floa
     default="1.0",
     show_default=True,
     metavar="SECONDS",
-    help="Between two readings; use is told of that time.",
+    help="Seconds between two readings; the use shown is of that time.",
 )
 def top(once: bool, as_json: bool, interval: float) -> None:
     """Show what devices and containers do, live.
 
-    For each container: the share of the device that it asked for and the one it got, as a bar with a mark at
-    the cap; MAY, the share that `xpu agent` allows it now (a dash where none runs: it has its cap); how time
-    is shared (XPU_SCHED) and who goes first (XPU_PRIORITY); WAITS where a launch waited for its turn; memory
-    in use, of its limit. Use above the cap is what others have left. Without a cap GOT is what the driver's
-    samples tell. NAME is as in `xpu ps`. A dash is what is not known; a narrow window leaves columns out, and
-    says which. Keys: q ends, s sorts by another column.
+    \b
+      GOT    the share of the device that the container got, as a bar with a mark
+             at its cap; without a cap, from the driver's samples. A share above
+             the cap is time that others left unused.
+      MAY    the share that `xpu agent` allows it now; a dash without an agent: it
+             has its cap
+      SCHED, PRIO   XPU_SCHED and XPU_PRIORITY
+      WAITS  a launch waited for its turn
+      MEMORY   memory in use, of its limit
+
+    NAME is as in `xpu ps`. A dash means unknown. A narrow window leaves columns out, and names them. Keys: q
+    ends, s sorts by another column.
 
     \b
     --json prints one object; shares are in percent of the device, null is what is not known, or none:

@@ -151,7 +151,10 @@ def _not_listened(config: Config) -> str:
         return "give an IP address, such as 127.0.0.1"
     if found.is_loopback or config.metrics_allow_remote:
         return ""
-    return "other machines reach it, and whoever does could read all; metrics.allow_remote: true allows that"
+    return (
+        "other machines can reach this address and read all metrics; "
+        "to allow it, set metrics.allow_remote: true"
+    )
 
 
 def _settings(data: dict[str, Any], schema: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:

@@ -1,8 +1,8 @@
-"""Where the Kubernetes API is, and who we are there: a pod's service account, or a kubeconfig.
+"""The address of the Kubernetes API, and our identity there: a pod's service account, or a kubeconfig.
 
 Read as client-go does (k8s.io/client-go, rest.InClusterConfig and tools/clientcmd), without what clusters
 have given up: no auth-provider, no user names. Tokens are read again, as the kubelet renews a service
-account's each hour. What is asked of the API is not known here.
+account's each hour.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from xpu_runtime import third_party
 from xpu_runtime.errors import ConfigError
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-#: The variable that says where that is for a process that has left its pod's mount namespace
-#: (node_setup/host.py).
+#: The variable with its path, for a process that has left its pod's mount namespace (node_setup/host.py).
 FOLDER = "XPU_SERVICE_ACCOUNT"
 #: Seconds until a token's file is read again.
 _TOKEN_S = 60.0
@@ -79,8 +78,8 @@ class Access:
 
 
 def find(kubeconfig: str | None = None, context: str | None = None) -> Access:
-    """By the file that is named, else by KUBECONFIG, else by the pod's service account, else by
-    ~/.kube/config. ConfigError where there is none, or it cannot be used."""
+    """The access by the named file, otherwise by KUBECONFIG, the pod's service account, or ~/.kube/config, in
+    this order. ConfigError if there is none, or if it cannot be used."""
     if kubeconfig:
         return from_kubeconfig([kubeconfig], context)
     if named := os.environ.get("KUBECONFIG"):
@@ -180,7 +179,7 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], where: str) -> ssl.SSLCo
 
 
 def _data(entry: dict[str, Any], name: str, where: str) -> bytes:
-    """What is in the entry itself (NAME-data, base64) or in the file that it names; else nothing."""
+    """The data of the entry itself (NAME-data, base64) or of the file that it names; None without both."""
     if text := entry.get(f"{name}-data"):
         try:
             return base64.b64decode(text, validate=True)
@@ -195,7 +194,7 @@ def _context(cafile: str | None = None, cadata: str | None = None) -> ssl.SSLCon
     try:
         context = ssl.create_default_context(cafile=cafile, cadata=cadata)
         # Python 3.13 sets it, and refuses authorities that clusters have made for years: without an Authority
-        # Key Identifier (RFC 5280, 4.2.1.1). Who signed what is checked all the same.
+        # Key Identifier (RFC 5280, 4.2.1.1). Signatures are checked all the same.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
     except (OSError, ssl.SSLError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""A client of the Kubernetes API: requests and watches of JSON objects, each with an end.
+"""A client of the Kubernetes API: requests and watches of JSON objects, each with a deadline.
 
-By the standard library. What is needed of the API is small and has been the same since version 1, and memory
-decides: of the 40 MB that the device plugin may have gRPC takes 30, this 3; lightkube 1.0 would take 22 and
-the official client (kubernetes 37) 35. Objects are plain data, so that who watches ten thousand pods keeps
-of each what he needs (`keep`). What objects mean is not known here.
+By the standard library. We need a small part of the API, the same since version 1, and memory decides: of the
+device plugin's 40 MB gRPC takes 30 and this client 3; lightkube 1.0 would take 22 and the official client
+(kubernetes 37) 35. Objects are plain data, so that a watcher of ten thousand pods keeps only the needed part
+of each (`keep`). Independent of the objects' meaning.
 
 "Kubernetes API Concepts" on kubernetes.io: efficient detection of changes, retrieving large results sets in
 chunks, resource versions.
@@ -44,7 +44,7 @@ _WATCH_S = 300
 _PAGE = 500
 _LONGEST_ANSWER = 256 << 20
 _LONGEST_EVENT = 8 << 20
-#: Seconds that a connection may lie idle: servers and what is between close one after a minute or more.
+#: Seconds that a connection may lie idle: servers and proxies close one after a minute or more.
 _IDLE_S = 30.0
 #: Seconds between two tries to follow.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -68,8 +68,8 @@ class ApiError(XpuError):
 
 
 class Change(Value, Generic[T]):
-    """What `Api.follow` tells: `kind` is "listed" (`objects` are all there are), "changed" (`objects` has the
-    one that is new or has changed) or "deleted"."""
+    """A change by `Api.follow`: `kind` is "listed" (`objects` are all objects), "changed" (`objects` has the
+    new or changed one) or "deleted"."""
 
     kind: str
     objects: tuple[T, ...]
@@ -118,10 +118,11 @@ class Api:
         seconds: float = ANSWER_S,
         **query: Any,
     ) -> tuple[list[T], str]:
-        """What `keep` makes of each object (None: nothing) and the version of the whole list; ApiError.
+        """The results of `keep` for each object (None is left out), and the version of the whole list;
+        ApiError.
 
-        It is read in pages, each of which may take `seconds`. Where the server has forgotten the list
-        meanwhile (410), it is begun anew.
+        It is read in pages, each of which may take `seconds`. If the server has forgotten the list meanwhile
+        (410), it is begun anew.
         """
         while True:
             found: list[T] = []
@@ -187,18 +188,18 @@ class Api:
         longest_pause_s: float = _LONGEST_PAUSE_S,
         **query: Any,
     ) -> Iterator[Change[T]]:
-        """All objects, and then each change, until `stop` is set, whatever happens to the server.
+        """All objects, and then each change, until `stop` is set, through all outages of the server.
 
-        A watch that ends is taken up where it was; where the server does not know that version any more, all
-        is listed again. `problem` is told, as one line, what went wrong (and "" when it is well again).
-        What `keep` makes None of is left out of lists, and of changes. Between two tries are
-        `longest_pause_s` seconds at most.
+        A watch that ends is continued; if the server does not know that version any more, all is listed
+        again. `problem` is called with one line on a failure, and with "" when the watch is well again.
+        Objects for which `keep` returns None are left out of lists and changes. Two tries are
+        `longest_pause_s` seconds apart at most.
         """
         version, pause = "", _FIRST_PAUSE_S
 
         def begun() -> None:
             nonlocal pause
-            # Here, not at the first event, which may be far away: what fails next is a new fault.
+            # Here, not at the first event, which may be far away: the next failure is a new one.
             pause = _FIRST_PAUSE_S
             problem("")
 
@@ -248,7 +249,7 @@ class Api:
             headers = self._headers(method, accept, anew)
             connection, was_idle = self._take(until, idle)
             try:
-                # What connecting has left of it; one that was used before has that request's limit still.
+                # The rest of the time after connecting; a used connection still has the last request's limit.
                 connection.sock.settimeout(max(until - time.monotonic(), _LEAST_S))
                 connection.request(method, url, data, headers)
                 response = connection.getresponse()
@@ -353,7 +354,7 @@ def _check(response: http.client.HTTPResponse, content: bytes) -> None:
 
 
 def _has_ended(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server has closed it, or sent what nobody asked for."""
+    """Whether the server has closed it, or sent unexpected data."""
     return connection.sock is None or bool(select.select([connection.sock], [], [], 0)[0])
 
 

@@ -1,9 +1,9 @@
-"""The ConfigMap xpu as pods have it: what the runtime's configuration says of a cluster, of which nodes and
-extender read the same file.
+"""The ConfigMap xpu in pods: the cluster's part of the runtime's configuration. Nodes and extender read the
+same file.
 
-Where the two differed in the unit of memory, what is signed would not be what was asked for. So each of them
-refuses the whole file where the other would, and what nobody reads. What becomes of it on a node is
-node_setup/'s to know.
+If the two differed in the unit of memory, the signed amount would not be the requested one. So each of them
+refuses the whole file if the other would, and refuses keys that nobody reads. node_setup/ installs it on a
+node.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from xpu_runtime.request.units import parse_memory
 from xpu_runtime.value import Value
 
 _SECTION = "kubernetes"
-#: What places pods besides; on a node it is the node's own, for docker's containers, too.
+#: Settings of placement; on a node they are the node's own, for docker's containers, too.
 _POLICY = ("placement", "policy")
 #: Its keys that cannot be the same on all nodes, or are written there with the Secret.
 _OF_A_NODE = ("node_name", "keys")
-#: What the kubelet puts beside the files of a ConfigMap.
+#: The kubelet's own files beside those of a ConfigMap.
 _MOUNTED = "..data"
 #: Its sections.
 _TAKEN = (_SECTION, _POLICY[0])
@@ -34,7 +34,7 @@ _THERE = f"write it there, into {DEFAULT_CONFIG}"
 
 
 class Configuration(Value):
-    """What the file says, checked."""
+    """The file's content, checked."""
 
     #: Its section of that name.
     kubernetes: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Configuration(Value):
 
 
 def read(path: str) -> Configuration:
-    """What the file says; ConfigError, which names the key, where it is refused."""
+    """The file's content; ConfigError, with the key, if it is refused."""
     document = read_document(path)
     problems = document.problems or _problems(document)
     if problems:
@@ -67,7 +67,7 @@ def read(path: str) -> Configuration:
 
 
 def _name(path: str) -> str:
-    """What people can change: the kubelet has the file from a key of the ConfigMap."""
+    """The place that people can change: the kubelet makes the file from a key of the ConfigMap."""
     folder, key = os.path.split(path)
     return f"ConfigMap xpu, key {key}" if os.path.lexists(os.path.join(folder, _MOUNTED)) else path
 
@@ -79,7 +79,7 @@ def _problems(document: Document) -> Sequence[Problem]:
     sections = load_schema()["properties"]
     keys = dict(sections[_SECTION]["properties"])
     if isinstance(data, dict):
-        # Of what the runtime knows it would be no help to say that it is unknown.
+        # "Unknown" would not help for a key that the runtime knows.
         elsewhere: list[tuple[str, ...]] = [(key,) for key in data if key in sections and key not in _TAKEN]
         theirs = data.get(_SECTION)
         elsewhere += [(_SECTION, key) for key in _OF_A_NODE if isinstance(theirs, dict) and key in theirs]

@@ -1,8 +1,8 @@
-"""Which keys of assignments nodes have and pods were placed with, as both say themselves: for whoever
-exchanges them.
+"""The keys of assignments that nodes have and pods were placed with, by their own annotations, for the
+exchange of keys.
 
-Ids alone, values in, values out. No signature is checked here, as who shows this has no key: a pod's author
-may have written its annotation, and its node tells what was verified there.
+Only ids; values in, values out. No signature is checked here, as this command has no key: a pod's author may
+have written its annotation, and its node tells which key it has verified.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def keys(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Key]:
 
 
 def _key_of(pod: Pod, node: Told | None, known: Collection[str]) -> str:
-    """The key that what a pod has was signed with; "": none.
+    """The key of a pod's assignment; "": none.
 
     Its node says so of what is reserved there, whatever the pod's author has made of the annotation since.
     That is believed, where a node has the key, of a pod which has nothing yet, and may have just been placed.
@@ -60,7 +60,7 @@ def _key_of(pod: Pod, node: Told | None, known: Collection[str]) -> str:
 
 
 def _of_node(node: Mapping[str, Any]) -> Told | None:
-    """What a node tells, where it verifies what the extender assigns."""
+    """The annotation of a node that verifies the extender's assignments."""
     try:
         told = node_annotation.read((node["metadata"].get("annotations") or {})[node_annotation.ANNOTATION])
     except (ValueError, KeyError):

@@ -1,8 +1,7 @@
-"""The annotation in which a node tells its devices: its name, its version, and what stands in it.
+"""The annotation with a node's devices: its name, its version, and its content.
 
 The device plugin writes it; the scheduler extender and `xpu kubernetes status` read it. Whoever may change a
-node can write anything there, so that what is read has its bounds, and ValueError is all that comes of it.
-What is free of a device, and who may have it, is not known here.
+node can write anything there, so the reader has bounds, and raises only ValueError.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Row(NamedTuple):
     #: How strongly a limit of memory, and one of cores, is held there; NONE: a container with one is refused.
     memory_strength: str = ""
     cores_strength: str = ""
-    #: Bytes that may be granted, where that is not `memory` (`oversubscribe.memory`); 0: it is.
+    #: Bytes that may be granted, if different from `memory` (`oversubscribe.memory`); 0: the same.
     capacity: int = 0
 
     @property
@@ -64,11 +63,11 @@ class Told(NamedTuple):
     """All that a node tells."""
 
     driver: str
-    #: Who places pods there: "extender" or "node".
+    #: The placing program: "extender" or "node".
     placement: str
     devices: tuple[Row, ...]
-    #: By UID what is reserved for pods, so that a scheduler counts what is so, whatever a pod's author has
-    #: made of its assignment since.
+    #: Reservations of pods by UID, so that a scheduler counts the true ones, even if a pod's author has made
+    #: of its assignment since.
     reserved: Mapping[str, Shares]
     #: Bytes of one unit of memory there.
     memory_unit: int = 1 << 30
@@ -116,7 +115,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def read(text: str) -> Told:
-    """What the annotation's value tells; ValueError says in a few words why it tells nothing."""
+    """The annotation's content; ValueError, in a few words, if it is not valid."""
     try:
         data = json.loads(text)
         if data["v"] != VERSION:

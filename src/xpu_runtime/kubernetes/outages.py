@@ -1,8 +1,8 @@
-"""What goes wrong with following the API, for a log: each outage once, and its end when it has ended.
+"""Outages of following the API, for a log: each once, and once its end.
 
-Whoever has lost a right may have a watch begun and refused in turns, twice a second, for hours. So an end is
-said only of a watch that has stood for a while, and the same reason not again within a minute. For logs
-alone: what is so at the moment is known at once by whoever follows.
+A client that has lost a right may see its watch begun and refused in turns, twice a second, for hours. So an
+end is logged only for a watch that has lasted a while, and the same reason not again within a minute. For
+logs only: followers know the present state at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STANDS_S, _AGAIN_S = 3.0, 60.0
 
 
 class Outages:
-    """Takes what `Api.follow` tells of problems, from one thread."""
+    """Takes the problems of `Api.follow`, from one thread."""
 
     def __init__(self, began: Callable[[str], None], ended: Callable[[], None], first: str = "") -> None:
         """`began` is told the reason of an outage. `first`: why nothing was followed before, without being

@@ -1,9 +1,8 @@
-"""What is free in a cluster, card by card, of what nodes say of themselves and pods were assigned: for
-people.
+"""The free part of a cluster, card by card, from the annotations of nodes and pods, for people.
 
 Values in, values out. It is counted as the scheduler extender does, by the same code (accounting.py), but for
-this: what a pod holds its node says, and not the pod's assignment, whose signature nobody can verify here.
-One for which its node has nothing reserved counts as if it were placed now.
+this: a pod's node reports its share, and not the pod's assignment, whose signature cannot be verified here. A
+pod without a reservation on its node counts as if it were placed now.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class Card(Value):
     index: str
     uuid: str
     model: str
-    #: What may be granted.
+    #: The amount that may be granted.
     memory: int
     free_memory: int
     free_cores: int
     #: How many pods hold something of it, or count as if they did.
     pods: int
-    #: What others than pods have.
+    #: The share of others than pods.
     others_memory: int
     others_cores: int
     #: Why no new pod gets anything of it, or of its node; "": they do.
@@ -75,7 +74,7 @@ class Pod(Value):
     node: str
     namespace: str = ""
     name: str = ""
-    #: Of the API's object what says how much it asks for.
+    #: The part of the API's object with its request.
     asking: Mapping[str, Any] = {}
     #: The id of the key that its assignment names; "": it has none.
     key: str = ""
@@ -156,7 +155,7 @@ def _node(name: str, data: Mapping[str, Any], text: str, pods: list[Pod]) -> Nod
 
 
 def _why_no_pod(data: Mapping[str, Any], rows: Iterable[Row]) -> str:
-    """Why no pod comes to a node, whatever its cards have; "": pods do, or the API does not tell."""
+    """Why no pod comes to a node, apart from its cards; "": pods do, or the API does not tell."""
     status = data.get("status") or {}
     ready = [each.get("status") for each in status.get("conditions") or () if each.get("type") == "Ready"]
     if ready and ready[0] != "True":
@@ -187,8 +186,8 @@ def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Ca
 
 
 def _counted(pod: Pod, told: Told) -> objects.Pod | None:
-    """As the extender counts one whose assignment it has not read; None for one that it does not count, as it
-    asks for nothing of the node, or for what makes no sense."""
+    """As the extender counts a pod whose assignment it has not read; None for one that does not count,
+    because it asks for nothing of the node, or makes no valid request."""
     demand = PodDemand()
     with contextlib.suppress(DemandError):
         demand = Resources(told.memory_unit, told.aliases).of_pod(pod.asking)

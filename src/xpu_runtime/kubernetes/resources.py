@@ -1,8 +1,7 @@
-"""What the containers of a pod ask for: their `resources.limits`, as demands on devices.
+"""The demands of a pod's containers on devices, from their `resources.limits`.
 
-The device plugin and the scheduler extender must read a pod alike, or what was placed is not what is given;
-so both read it here. A pod is the API's JSON as plain data. Knows no node, no device and nothing of what is
-free.
+The device plugin and the scheduler extender must read a pod alike, or a pod would get another share than the
+placed one; so both read it here. A pod is the API's JSON as plain data. Knows no node and no device.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ALIAS_NAMES = frozenset(name for pair in ALIASES.values() for name in pair)
 #: Annotations of a pod that say how its amounts are to be placed.
 COUNT, POLICY = PREFIX + "-count", PREFIX + "-policy"
 POLICIES = ("binpack", "spread")
-#: What COUNT says in ACK, as a label of the pod, of amounts by the names of an alias. It is not read here: of
+#: ACK's form of COUNT, a label of the pod, for amounts by the names of an alias. It is not read here: of
 #: memory it is known what is meant (Alibaba Cloud, "Use cGPU to achieve GPU sharing based on multiple GPUs"),
 #: of cores not.
 _COUNT_LABEL, _COUNT_ALIAS = "aliyun.com/gpu-count", "aliyun.com/gpu"
@@ -46,14 +45,14 @@ _ANNOTATIONS = (
     *(ANNOTATION_PREFIX + name[len("XPU_") :].lower().replace("_", "-") for name in VARIABLES),
 )
 
-#: Characters of what an author wrote that messages show.
+#: Characters of an author's text that messages show.
 _LONGEST_SHOWN = 80
 #: More devices than any node has; a count is an author's word and bounds loops.
 _MOST_DEVICES = 1024
-#: Bytes that no device has. An amount is an author's word, too, and what is shown and added up has bounds.
+#: Bytes that no device has. Authors choose amounts too, and shown and added values need bounds.
 _TOO_LARGE = 1 << 50
-#: Containers of a pod that ask. Whoever looks for their places does so for all together, a call within a call
-#: for each: an author must not choose how deep that is.
+#: Containers of a pod that ask. The search places all of them together, a call within a call for each: an
+#: author must not choose how deep that is.
 MOST_CONTAINERS = 256
 #: Kubernetes' quantities (apimachinery, resource.Quantity): the API server writes 1000 as 1k. Extended
 #: resources are whole numbers; 1.5Ki is one.
@@ -87,7 +86,7 @@ class Resources(Value):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All resources: what a node offers, and what the scheduler is to send us pods for."""
+        """All resources: those that a node offers, and for which the scheduler must send us pods."""
         return (SHARES, WHOLE, *(name for pair in self.pairs for name in pair))
 
     def kind(self, name: str) -> str:
@@ -101,7 +100,7 @@ class Resources(Value):
         raise ValueError(f"{name} is no resource that is known here")
 
     def of_pod(self, pod: Mapping[str, Any]) -> PodDemand:
-        """What `pod` (a Pod of the API, version v1) asks for; DemandError."""
+        """The demand of `pod` (a Pod of the API, version v1); DemandError."""
         spec = pod.get("spec") or {}
         found: dict[str, list[tuple[str, Demand]]] = {"containers": [], "init": [], "sidecars": []}
         annotations = (pod.get("metadata") or {}).get("annotations") or {}
@@ -115,13 +114,13 @@ class Resources(Value):
             what = f"{number} of the pod's containers ask for devices, and at most {MOST_CONTAINERS} may"
             raise DemandError(what, "make several pods of it")
         asked = PodDemand(tuple(found["containers"]), tuple(found["init"]), tuple(found["sidecars"]))
-        # Who asks for nothing may write whatever annotation he likes.
+        # A pod that asks for nothing may have any annotation.
         return asked if asked.is_empty else asked.replace(policy=_policy(annotations.get(POLICY)))
 
     def new_pod(self, pod: Mapping[str, Any]) -> PodDemand:
-        """What a pod asks for that has no place yet; DemandError also where its start would be refused on
-        every node, for a 0, an annotation that there is not, or an amount beside its limits, and for a label
-        of ACK that would go unheeded. One that has a place counts, whatever its author writes."""
+        """The demand of a pod without a place; DemandError also if every node would refuse its start, for a
+        0, an unknown annotation, or an amount besides its limits, and for a label of ACK that would be
+        ignored. A pod that has a place counts regardless of such faults."""
         spec = pod.get("spec") or {}
         for _, container in _containers(spec):
             self._check_zeros(container)
@@ -166,8 +165,8 @@ class Resources(Value):
             raise DemandError(what, f'say over how many devices by the annotation {COUNT}, such as "2"')
 
     def _check_zeros(self, container: Mapping[str, Any]) -> None:
-        """Older kubelets take a 0 for a resource of which they have given nothing, and fail the start; newer
-        ones for nothing asked. What its author means by it is not known."""
+        """Older kubelets take a 0 for a resource without allocated devices, and fail the start; newer ones
+        take it for no request. The author's intention is not known."""
         limits = (container.get("resources") or {}).get("limits") or {}
         for name in self.names:
             if name in limits and whole_number(limits[name]) == 0:
@@ -176,7 +175,7 @@ class Resources(Value):
                 raise DemandError(what, f"leave it out{without}, or give at least 1")
 
     def of_limits(self, container: str, limits: Mapping[str, Any], count: str | None = None) -> Demand | None:
-        """What `container` asks for with `limits` and the pod's annotation COUNT; None: nothing.
+        """The demand of `container` by `limits` and the pod's annotation COUNT; None: nothing.
         DemandError."""
         names = [name for name in self.names if name in limits]
         if not names:
@@ -247,7 +246,7 @@ def _shares(container: str, asked: dict[str, int], count: int | None) -> Demand:
 
 
 def _each(container: str, name: str, amount: int, count: int | None) -> int:
-    """What that is on each of `count` devices."""
+    """The demand on each of `count` devices."""
     if count and amount % count:
         what = f"{amount} of {name}, which cannot be spread evenly over {count} devices (annotation {COUNT})"
         nearest = max(amount // count, 1) * count

@@ -1,7 +1,7 @@
-"""Threads whose end is the program's: one that dies alone would leave the others to decide by what was.
+"""Threads whose end ends the program: if one died alone, the others would decide by old data.
 
-What a thread cannot go on with ends the program, and whoever started that starts it again; a fault of ours
-does too. Knows nothing of what they do.
+An error that stops a thread, a fault of ours too, ends the program, and the kubelet or systemd starts it
+again.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Refusal(Value):
                 )
             )
         elif self.is_full:
-            text += "; nothing smaller fits now either: see `xpu ps` for who holds what"
+            text += "; nothing smaller fits now either: `xpu ps` lists the holders"
         return text
 
 

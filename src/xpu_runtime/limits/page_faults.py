@@ -36,5 +36,5 @@ def find(folder: str, device_count: int) -> XpuError | None:
 
 
 def _fault(what: str, name: str) -> XpuError:
-    unknown = "its limits are not known" if name == pages.QUOTA else "what it uses is not known"
+    unknown = "its limits are not known" if name == pages.QUOTA else "its use is not known"
     return XpuError(f"{what}: {unknown}, and programs that start in it cannot use CUDA", _RESTART)

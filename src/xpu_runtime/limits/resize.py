@@ -126,7 +126,7 @@ def _policies(grant: Grant, position: int, wanted: Wanted) -> tuple[Policy, Poli
     if now is None:
         raise ApplyError(
             f"the cap on the cores of GPU {slice_.device_index} is held by {slice_.holder(CORES)}, "
-            "which has neither --sched nor --priority",
+            "which supports neither --sched nor --priority",
             "change --cores alone",
         )
     return now, now.replace(sched=wanted.sched or now.sched, priority=wanted.priority or now.priority)
@@ -185,7 +185,7 @@ def _carry_out(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) 
         if not _restore(booked, change) and not isinstance(error, XpuError):
             raise ApplyError(
                 "the change was interrupted, and limits that it had lowered could not be put back",
-                "they are tighter than what is booked: run the same command again, or set them back",
+                "they are tighter than the booked limits: run the same command again, or set them back",
             ) from error
         if isinstance(error, XpuError) and _has_ended(booked):
             return None
@@ -341,7 +341,7 @@ class _Resize:
         if amount is None:
             why = f" ({self.problems[0]})" if self.problems else ""
             raise DeviceError(
-                f"what the container uses of GPU {slice_.device_index} is not known{why}",
+                f"the container's use of GPU {slice_.device_index} is not known{why}",
                 "give --force to set the limit all the same",
             )
         return amount

@@ -231,7 +231,7 @@ class _Got(Value):
     note: str = ""
 
 
-_SILENT = "what it gets is not known: the driver does not answer"
+_SILENT = "its share is not known: the driver does not answer"
 
 
 def _of_page(got: sharing.Got) -> _Got:
@@ -245,14 +245,14 @@ def _by_driver(grant: Grant, slice_: Slice, busy: dict[int, float] | None) -> _G
     The driver leaves out idle processes, and has none at all before its first sample.
     """
     if sharing.shared(slice_) == sharing.SIDE_BY_SIDE:
-        return _Got(None, "what it gets is not known: to the driver all containers under MPS are one")
+        return _Got(None, "its share is not known: to the driver all containers under MPS are one")
     if busy is None:
-        return _Got(None, "what it gets is not known: the driver does not tell what processes use here")
+        return _Got(None, "its share is not known: the driver does not report the use of each process here")
     if not _sum(busy) and (busy.get(WHOLE) or WHOLE not in busy):
-        return _Got(None, "what it gets is not known: the driver has no sample of this device's processes")
+        return _Got(None, "its share is not known: the driver has no sample of this device's processes")
     pids = processes(grant)
     if pids is None:
-        return _Got(None, "what it gets is not known: its processes cannot be told from others")
+        return _Got(None, "its share is not known: its processes cannot be told from those of others")
     return _Got(100 * min(1.0, sum(busy.get(pid, 0.0) for pid in pids)))
 
 

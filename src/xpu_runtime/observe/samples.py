@@ -61,7 +61,7 @@ class Samples:
             self._patience.reset()
             if self._told:
                 self._told = ""
-                self._log("the driver tells again what each process uses")
+                self._log("the driver reports the use of each process again")
             return answer.values[0]  # type: ignore[no-any-return]
         self._asked.close()
         self._patience.take(answer)
@@ -70,7 +70,7 @@ class Samples:
             why = "the driver does not answer (see whether its own tools do)"
         if why != self._told:
             self._told = why
-            self._log(f"what containers say they use is not compared with the driver's samples: {why}")
+            self._log(f"the driver's samples do not check what containers report: {why}")
         return None
 
 

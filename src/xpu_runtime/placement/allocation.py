@@ -68,7 +68,7 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
             if refusal is not None:
                 return refusal
     elif now is None or request.selectors != tuple(each.device_uuid for each in now.of(container.container)):
-        return Refusal("wrong-assignment", f"what is reserved for pod {container.pod} has just changed")
+        return Refusal("wrong-assignment", f"the reservation of pod {container.pod} has just changed")
     elif now.key_id and now.key_id not in assignment.read_keys(config.kubernetes_keys):
         # Its author may take the assignment off the pod, and would keep what a stolen key has signed.
         text = f"what is reserved for {now.label} was assigned with the key {now.key_id!r}, which this node"

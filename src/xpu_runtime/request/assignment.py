@@ -104,7 +104,7 @@ def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
     """
     parts = text.split(".") if len(text) <= _MOST_CHARACTERS and text.isascii() else []
     if len(parts) != 4 or not is_key_id(parts[1]):
-        raise AssignmentError(f"{ANNOTATION} is none: it is not {_VERSION}.KEYID.PAYLOAD.MAC", _TODO)
+        raise AssignmentError(f"{ANNOTATION} is no assignment ({_VERSION}.KEYID.PAYLOAD.MAC)", _TODO)
     version, key_id, payload, mac = parts
     if version != _VERSION:
         raise AssignmentError(
@@ -116,7 +116,7 @@ def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
         known = ", ".join(list(keys)[:8]) or "none"
         raise AssignmentError(
             f"{ANNOTATION} is signed with the key {key_id!r}, which this node does not have (it has {known})",
-            "delete the pod, if that key was withdrawn; else the node lacks a new one (kubernetes.keys)",
+            "delete the pod, if that key was withdrawn; otherwise the node lacks a new one (kubernetes.keys)",
         )
     expected = _to_text(_hmac(key, f"{version}.{key_id}.{payload}".encode("ascii")))
     if not _is_same(expected.encode("ascii"), mac.encode("ascii")):

@@ -303,7 +303,7 @@ def read(
     reader = _Reader(variables, step, spellings or {})
     for name in variables:
         if name == ALLOCATED:
-            reader.wrong(name, "is for containers of pods, and this is none: leave it out")
+            reader.wrong(name, "is for containers of pods, and this container is in no pod: leave it out")
         elif name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < MAX_PROBLEMS:
             known = (*VARIABLES, *FOR_PROGRAMS)
             allowed = "unknown variable; known are " + ", ".join(known)

@@ -80,8 +80,7 @@ def asks_by_pod(
     if container is None:
         if asked or ANNOTATION in annotations:
             raise RequestError(
-                "it cannot be told which pod this container is of: its annotations do not say, or are of two "
-                "engines",
+                "the pod of this container is not known: its annotations do not say, or are of two engines",
                 "update the engine (containerd 1.6 or newer, or cri-o); write no io.kubernetes annotations",
             )
         return True, None

@@ -71,7 +71,7 @@ def load(config: Config) -> Inventory:
         names = ", ".join(map(str, holders.of(lock))) or "another process"
         raise DeviceError(
             f"{names} has been asking the driver in {root} for {_ASKED_BY_ANOTHER_S} s",
-            "see whether the driver's own tools answer; end what hangs",
+            "try the driver's own tools; end the processes that hang",
         ) from error
     except OSError:
         # The run folder cannot be written (a full disk): slower, but no reason to fail.

@@ -90,7 +90,7 @@ def _folder(kind: str) -> str:
 
 
 def _unreadable(error: OSError) -> ConfigError:
-    why = f"it cannot be told which devices are drained or reserved: {error.filename}: {error.strerror}"
+    why = f"the drained and reserved devices are not known: {error.filename}: {error.strerror}"
     return ConfigError(why, "mend that, or remove it, then drain and reserve again")
 
 

@@ -157,7 +157,7 @@ def test_who_may_not_is_told_what_to_do_in_one_line(node: Node, bundles: Bundles
             assert terminal.ended() == 1
             (line,) = terminal.read().splitlines()
         own = f"members of the group xpu have `xpu {words.split()[0]}` in its other forms"
-        assert line.endswith(f"is root's: sudo xpu {words}; {own}")
+        assert line.endswith(f"read and write files: sudo xpu {words}; {own}")
     with pytest.raises(PermissionError):
         os.seteuid(65534)
         try:
@@ -316,7 +316,7 @@ def test_without_the_group_all_is_roots(node: Node, start_agent: Serve) -> None:
         until((node.run_dir / "metrics.sock").exists, "what is served after it is")
         assert not (node.run_dir / "read.sock").exists()
         (line,) = as_user(node, "ps").stderr.splitlines()
-        assert line.endswith(": slices are root's to see and change: sudo xpu ps")
+        assert line.endswith(": only root can see and change slices: sudo xpu ps")
 
 
 @pytest.mark.usefixtures("with_group")

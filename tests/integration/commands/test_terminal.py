@@ -206,7 +206,7 @@ def test_a_users_who_may_not_read_the_ledger_is_told_so_in_one_line(node: Node, 
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
             f"xpu: cannot open the ledger {node.run_dir}/ledger.db: Permission denied: "
-            f"slices are root's to see and change: sudo xpu {' '.join(words)}\n"
+            f"only root can see and change slices: sudo xpu {' '.join(words)}\n"
         )
 
 

@@ -164,7 +164,7 @@ def test_what_the_driver_cannot_tell_apart_is_not_known_and_not_nothing(
     until(lambda: device()["busy_percent"] > 80, "the card is busy", 30)
     (row,) = device()["containers"]
     assert row["cores_got_percent"] is None
-    assert row["note"] == "what it gets is not known: to the driver all containers under MPS are one"
+    assert row["note"] == "its share is not known: to the driver all containers under MPS are one"
     text = node.xpu("top", "--once", "--interval", "0.1").stdout
     assert re.search(rf"{row['container_id'][:12]} +- +- ", text)
     assert row["note"] in text

@@ -145,7 +145,7 @@ def test_what_cannot_be_done_says_why_and_changes_nothing(node: Node, bundles: B
     state.mkdir()
     (state / "drained").write_text("")
     told = refused(node, bundles("XPU_MEM=1G"))
-    assert "cannot be told which devices are drained" in told and str(state / "drained") in told
+    assert "the drained and reserved devices are not known" in told and str(state / "drained") in told
     (state / "drained").unlink()
     node.xpu("drain", "1")
     (state / "drained" / ".left-by-a-kill").write_text("")

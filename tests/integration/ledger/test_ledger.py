@@ -241,7 +241,7 @@ def _back_at_the_host(node: Node) -> Iterator[None]:
 HERE = os.readlink("/proc/self/ns/pid")
 ELSEWHERE_TOLD = (
     f"belongs to another PID namespace ({HERE}; this is pid:[",
-    "so it cannot be told from here which of its containers still run: do this "
+    "so its running containers cannot be seen from here: do this "
     # A machine's first one has the same number everywhere; tests may run in a container with its own.
     + (
         "on the host itself; in a pod, with hostPID: true"

@@ -66,7 +66,7 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
     assert line.split()[:4] == [container[:12], "0", "2G", "-"]
     assert f"{silent} 8 s: see whether" in slices.stderr
     assert "Tesla T4" in devices.stdout
-    assert "what is in use is not known: the driver did not answer within 8 s" in devices.stderr
+    assert "their use is not known: the driver did not answer within 8 s" in devices.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -104,7 +104,7 @@ def test_what_has_ended_is_given_back(node: Node, bundles: Callable[..., Path]) 
     with hanging(node):
         done = node.xpu("gc", check=False)
     assert (done.returncode, done.stdout) == (0, f"{grant.container_id}: gave back 2G of GPU 0\n")
-    assert done.stderr.startswith("xpu: limits of what is given back may still be in force: the driver")
+    assert done.stderr.startswith("xpu: limits of released slices may still be in force: the driver")
     assert node.grants() == []
 
 
@@ -122,7 +122,7 @@ def test_a_dead_container_whose_limit_the_driver_holds_keeps_no_command(
     command, *options = words
     with hanging(node):
         done = node.xpu(command, lives if command == "set" else dead, *options)
-    assert done.stderr.startswith("xpu: limits of what is given back may still be in force: the driver")
+    assert done.stderr.startswith("xpu: limits of released slices may still be in force: the driver")
     (entry,) = node.json("ps")
     assert (entry["container_id"], entry["cores"]) == (lives, 50 if command == "set" else 30)
     (shown,) = node.json("inspect", lives)["grants"][0]["slices"]

@@ -158,7 +158,7 @@ def test_what_is_reserved_is_to_be_seen(node: Node, bundles: Bundles) -> None:
         "pod        container a of pod default/web, reserved for it: 4G and 30%"
         in node.xpu("inspect", running).stdout
     )
-    assert "what is reserved stays: pod default/web" in node.xpu("gc").stdout
+    assert "reservations of pods stay: pod default/web" in node.xpu("gc").stdout
     assert "1 pod with an allocation" in json.dumps(node.json("doctor"))
     assert node.xpu("release", "--pod", "default/other", check=False).returncode == 1
     assert node.xpu("release", "--pod", "default/web").stdout == "pod default/web: released\n"

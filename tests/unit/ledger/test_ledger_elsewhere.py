@@ -88,7 +88,7 @@ def test_who_does_not_see_the_processes_changes_nothing(
         assert ledger.grants() == [granted]
     assert str(caught.value) == (
         f"the ledger {path} belongs to another PID namespace (pid:[{theirs}]; this is pid:[{OTHER}]), "
-        f"so it cannot be told from here which of its containers still run: {todo.format(path)}"
+        f"so its running containers cannot be seen from here: {todo.format(path)}"
     )
 
 

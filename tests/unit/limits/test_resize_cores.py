@@ -116,7 +116,9 @@ def test_an_interrupted_change_puts_back_each_limit_that_it_can_and_says_what_it
 
     with monkeypatch.context() as patch:
         patch.setattr(paper.PaperChange, "set", hangs)
-        with pytest.raises(ApplyError, match=r"was interrupted, and limits .* tighter than what is booked"):
+        with pytest.raises(
+            ApplyError, match=r"was interrupted, and limits .* tighter than the booked limits"
+        ):
             capped.change(Wanted(Memory(bytes=GIB), 10))
     assert limits(capped) == ([(4 * GIB, 30)], [(GIB, 30)])
 
@@ -131,7 +133,7 @@ def test_a_backend_whose_limits_cannot_change_says_so(
 
 
 def test_what_has_no_policy_changes_none(capped: Container) -> None:
-    with pytest.raises(ApplyError, match="held by paper, which has neither --sched nor --priority"):
+    with pytest.raises(ApplyError, match="held by paper, which supports neither --sched nor --priority"):
         capped.change(Wanted(cores=10, sched="burst"))
     assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
 

@@ -45,7 +45,7 @@ def test_what_fails_is_told_once_and_so_is_that_it_is_over() -> None:
     asked._asked = bounded.Asked(works)
     assert asked.wait(20) == {"GPU-1": {5: 0.5}}
     asked.close()
-    assert said[1:] == ["the driver tells again what each process uses"]
+    assert said[1:] == ["the driver reports the use of each process again"]
 
 
 def failing() -> Utilization:

@@ -139,7 +139,7 @@ def test_a_forged_one_is_refused_whatever_else_the_container_says(config: Config
     assert "the key 'k2', which this node does not have" in refusal(
         spec(assignment=sign(ASSIGNED, "k2", KEY)), config
     )
-    assert "is not v1.KEYID.PAYLOAD.MAC" in refusal(spec(assignment="all"), config)
+    assert "is no assignment (v1.KEYID.PAYLOAD.MAC)" in refusal(spec(assignment="all"), config)
     gone = config.replace(kubernetes_keys=str(tmp_path / "missing"))
     assert f"{tmp_path}/missing, cannot be read" in refusal(spec(assignment=assigned()), gone)
 
@@ -266,14 +266,18 @@ def test_a_container_that_asks_and_was_assigned_nothing_is_refused(config: Confi
 
 def test_an_engine_that_does_not_tell_the_pod_gets_nothing_for_it(config: Config) -> None:
     old = {name: value for name, value in CONTAINERD.items() if "uid" not in name}
-    assert "which pod this container is of" in refusal(spec("XPU_MEM=4G", engine=old), config)
-    assert "which pod this container is of" in refusal(spec(engine=old, assignment=assigned()), config)
+    assert "the pod of this container is not known" in refusal(spec("XPU_MEM=4G", engine=old), config)
+    assert "the pod of this container is not known" in refusal(
+        spec(engine=old, assignment=assigned()), config
+    )
     assert from_spec(spec(engine=old), config) is None
 
 
 def test_the_variable_of_the_device_plugin_means_nothing_outside_a_pod(config: Config) -> None:
     told = refusal(spec("XPU_KUBERNETES=allocated", engine={}), config)
-    assert told == "XPU_KUBERNETES='allocated': is for containers of pods, and this is none: leave it out"
+    assert told == (
+        "XPU_KUBERNETES='allocated': is for containers of pods, and this container is in no pod: leave it out"
+    )
     assert "unknown annotation yoyoworks.com/xpu-assignment" in refusal(
         spec(engine={}, assignment=assigned()), config
     )
@@ -302,7 +306,7 @@ def test_an_author_who_writes_another_engine_s_annotations_is_nobody_else(
     thief = {name: value.replace("uid-1", "uid-2") for name, value in engine.items()}
     both = {**others, **thief}
     told = refusal(spec("XPU_KUBERNETES=allocated", engine=both, assignment=assigned()), config)
-    assert "it cannot be told which pod this container is of" in told
+    assert "the pod of this container is not known" in told
     # Nor does he make a container of his the pause container, which is asked nothing.
     sandbox = {**CRI_O, "io.kubernetes.cri.container-type": "sandbox"}
     assert kind_in_pod(sandbox) == "container"

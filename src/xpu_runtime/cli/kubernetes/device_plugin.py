@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     default="/var/lib/kubelet/device-plugins",
     show_default=True,
     metavar="FOLDER",
-    help="Where the kubelet has its plugins' sockets.",
+    help="The folder of the kubelet's plugin sockets.",
 )
 @click.option(
     "--pod-resources",
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
     show_default=True,
     metavar="SOCKET",
-    help="Where the kubelet says which pod has which IDs.",
+    help="The kubelet's pod-resources socket, which tells the IDs of each pod.",
 )
 @click.option(
     "--health-every",
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.FloatRange(1, 3600),
     metavar="SECONDS",
-    help="From one question to the drivers to the next.",
+    help="Seconds between two questions to the drivers.",
 )
 @click.option(
     "--health-timeout",
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.FloatRange(1, 600),
     metavar="SECONDS",
-    help="Until devices whose driver does not answer are unhealthy.",
+    help="How long a driver may not answer before its devices count as unhealthy.",
 )
 @click.option("--metrics", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there.")
 @click.option(
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     default="/etc/containerd/config.toml",
     show_default=True,
     metavar="FILE",
-    help="Says which runtime starts pods without a RuntimeClass; or $CONTAINERD_CONFIG.",
+    help="containerd's configuration: the runtime of pods without a RuntimeClass; or $CONTAINERD_CONFIG.",
 )
 def device_plugin(
     node_name: str | None,
@@ -116,7 +116,7 @@ def device_plugin(
             threading.Thread(target=_end_on_signal, args=(plugin,), daemon=True).start()
             log(f"xpu device plugin {version.VERSION} runs for the node {settings.node_name}")
             plugin.run()
-            log("the device plugin was stopped: pods keep what they have")
+            log("the device plugin was stopped: pods keep their slices")
     except TimeoutError:
         raise XpuError(f"another device plugin runs on this node: it holds {path}", "end it") from None
 

@@ -32,7 +32,7 @@ _LEASE = "xpu-extender"
 @click.option(
     "--listen", default="0.0.0.0:8443", show_default=True, metavar="ADDRESS:PORT", help="For kube-scheduler."
 )
-@click.option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate, and what issued it.")
+@click.option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (with its chain).")
 @click.option("--tls-key", metavar="FILE", help="Its key.")
 @click.option("--client-ca", metavar="FILE", help="Answer only clients with a certificate of this authority.")
 @click.option(
@@ -48,7 +48,7 @@ _LEASE = "xpu-extender"
     default=_KEYS,
     show_default=True,
     metavar="FILE",
-    help="What assignments are signed with.",
+    help="The keys that sign assignments.",
 )
 @click.option(
     "--configuration",
@@ -57,9 +57,11 @@ _LEASE = "xpu-extender"
 )
 @click.option("--namespace", metavar="NAME", help="The Lease's namespace.  [default: the pod's own]")
 @click.option(
-    "--advertise", metavar="URL", help="Where other replicas reach this one.  [default: its address]"
+    "--advertise",
+    metavar="URL",
+    help="The address at which other replicas reach this one.  [default: its address]",
 )
-@click.option("--kubeconfig", metavar="FILE", help="The cluster, where it is not the one that this runs in.")
+@click.option("--kubeconfig", metavar="FILE", help="A kubeconfig, where this does not run in the cluster.")
 def extender(
     listen: str,
     tls_cert: str | None,
@@ -99,7 +101,10 @@ def extender(
     ports = service.start(serves, status)
     log(f"xpu kubernetes extender {VERSION} serves port {', '.join(map(str, ports))}")
     if certificate is None:
-        log("without --tls-cert whoever reaches the port can have pods bound, and nobody knows who answers")
+        log(
+            "without --tls-cert every client that reaches the port can have pods bound, "
+            "and no client can verify this server"
+        )
     end.wait()
     service.stop()
     if service.failed is not None:

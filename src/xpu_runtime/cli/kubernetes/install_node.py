@@ -23,7 +23,7 @@ from xpu_runtime.kubernetes.node_setup import pod
     default="/etc/containerd/config.toml",
     show_default=True,
     metavar="FILE",
-    help="What containerd reads; or $CONTAINERD_CONFIG.",
+    help="containerd's configuration file; or $CONTAINERD_CONFIG.",
 )
 @click.option(
     "--containerd-unit",

@@ -28,8 +28,8 @@ _LEFT_OUT = ("DRIVER", "PLACED BY", "OTHERS", "MODEL", "PODS")
 
 @click.command(short_help="Show what is free in the cluster, card by card.")
 @click.argument("names", metavar="[NODE]...", nargs=-1)
-@click.option("--kubeconfig", type=click.Path(), help="In the place of KUBECONFIG or ~/.kube/config.")
-@click.option("--context", help="Of that file; its current one by default.")
+@click.option("--kubeconfig", type=click.Path(), help="Used instead of KUBECONFIG or ~/.kube/config.")
+@click.option("--context", help="A context of that file; by default its current one.")
 @click.option("--keys", "of_keys", is_flag=True, help="Show which keys of assignments are in use instead.")
 @table.json_option
 @table.wide_option
@@ -43,15 +43,21 @@ def status(
 ) -> None:
     """Show the nodes' cards: what is free, and the largest request that fits there now.
 
-    Takes nodes and pods from the API, with the rights of your kubeconfig (to list both). PLACED BY says who
-    chooses the cards of a node: the extender, or the node itself (kubernetes.placement there). OTHERS is what
-    containers have that are no pods (docker's). CORES FREE is a dash where no memory is free, as nobody can
-    have them. FITS is the most that one container can ask of the card: memory, and percent of its time;
-    `whole` where nobody has any of it; or why no pod gets anything: what is wrong with the card, `cordoned`,
-    `not ready`, or `plugin gone`. What pods have is what their node has reserved for them. A pod for which it
-    has nothing reserved, as it was refused there, counts with what it asks for until it is deleted, and is
-    named below the table. Places that the extender holds for pods of a group which is not bound yet count as
-    free: its metrics tell of these.
+    It reads nodes and pods from the API, with the rights of your kubeconfig (to list both).
+
+    \b
+      PLACED BY    which program chooses a node's cards: the extender, or the node
+               (kubernetes.placement there)
+      OTHERS       granted to containers outside of pods, such as docker's
+      CORES FREE   a dash if no memory is free, as nobody can have them
+      FITS         the most that one container can ask of the card: memory, and
+               percent of its time; `whole` if the card is unused; or why no pod
+               gets any of it: its fault, `cordoned`, `not ready`, or `plugin
+               gone`
+
+    A pod counts with its node's reservation for it. A pod without a reservation, because the node refused it,
+    counts with its request until it is deleted; the lines below the table name it. Places that the extender
+    holds for pods of a group count as free until they are bound; its metrics count them.
 
     \b
     --json prints one object; memory is in bytes, cores in percent:
@@ -122,7 +128,7 @@ def _listed(names: Sequence[str]) -> str:
 def _waiting(node: Node) -> str:
     why = "yet, or it refuses, which their events tell"
     what = f"xpu: node {node.name} has nothing reserved for {_listed(node.waiting)} ({why})"
-    return f"{what}: what was asked for counts as taken until the pod is deleted"
+    return f"{what}: its request counts as taken until the pod is deleted"
 
 
 def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:

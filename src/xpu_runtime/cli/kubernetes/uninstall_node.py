@@ -9,7 +9,7 @@ from xpu_runtime.kubernetes.node_setup import pod, setup
 
 @click.command(short_help="Take the runtime from the node.")
 @pod.init_option
-@click.option("--finish", is_flag=True, hidden=True, help="The rest of it: what the node's timer runs.")
+@click.option("--finish", is_flag=True, hidden=True, help="Finish the removal; the node's timer runs this.")
 def uninstall_node(init: int, finish: bool) -> None:
     """Remove the files that `xpu kubernetes install-node` has put on the node.
 

@@ -21,9 +21,7 @@ from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
-wide_option = click.option(
-    "--wide", is_flag=True, help="Leave out and cut nothing, however narrow the window."
-)
+wide_option = click.option("--wide", is_flag=True, help="Show all columns in full, in a narrow window too.")
 
 GAP = "  "
 _CUT = ".."

@@ -73,4 +73,6 @@ def _not_read_again(config: Config, read: dict[str, str | None] | None) -> Itera
 def _strict(each: dict[str, Any]) -> Finding:
     name = each["container_id"][:12]
     text = f"container {name} is held more strictly: {each['held_strictly']}"
-    return finding.warning(_CHECK, text, "what runs in it goes round its cap, or lies about its use: see it")
+    return finding.warning(
+        _CHECK, text, "its programs bypass the cap, or report less than they use: look at them"
+    )

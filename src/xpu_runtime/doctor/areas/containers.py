@@ -67,7 +67,7 @@ def _devices(machine: Machine, grant: Grant) -> Iterator[Finding]:
     for slice_ in grant.slices:
         if slice_.device_uuid not in there:
             text = f"{_name(grant)} has a slice of {slice_.device_uuid}, which is not on this node (any more)"
-            yield finding.problem(_CHECK, text, f"see dmesg for a lost device; else {_RESTART}")
+            yield finding.problem(_CHECK, text, f"see dmesg for a lost device; otherwise {_RESTART}")
 
 
 def _backends(grant: Grant) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def look(machine: Machine) -> Iterator[Finding]:
             yield finding.problem(_CHECK, error.what, todo)
         return
     except OSError as error:
-        yield finding.problem(_CHECK, f"{path}: {error.strerror}", "see what has become of it")
+        yield finding.problem(_CHECK, f"{path}: {error.strerror}", "find out why it is gone")
         return
     if found.st_uid or stat.S_IMODE(found.st_mode) & 0o077:
         text = f"{path} can be read by others than root, who can then sign assignments"

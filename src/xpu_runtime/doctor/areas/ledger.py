@@ -57,7 +57,7 @@ def look(machine: Machine) -> Iterator[Finding]:
             yield finding.problem(_CHECK, error.what, error.todo or None)
         return
     if not is_own:
-        text = f"{path} belongs to another PID namespace: which containers run cannot be told from here"
+        text = f"{path} belongs to another PID namespace: its running containers cannot be seen from here"
         yield finding.warning(_CHECK, text, "run it on the host itself (in a pod: hostPID: true)")
         return
     yield from of_grants(path, grants, len(allocations))
@@ -117,7 +117,7 @@ def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding
             minutes = int(time.time() - grant.created) // 60
             text = f"{_name(grant)} has been starting for {minutes} minutes: process {grant.pid} "
             text += f"({proc.name(grant.pid)}) hangs"
-            yield finding.problem(_CHECK, text, f"see what it waits for; to end it: kill -9 {grant.pid}")
+            yield finding.problem(_CHECK, text, f"find out why it waits; to end it: kill -9 {grant.pid}")
     if _unknown(path, grants):
         # What has started since the ledger was read is in it by now.
         with PodLedger(path, as_is=True) as ledger:

@@ -68,5 +68,7 @@ def _of(kind: str, inventory: Inventory, device: Device, may_be_unheld: bool) ->
     text = f"nothing on this node holds a limit of {kind}{why}{all_of_it}"
     if may_be_unheld:
         return finding.OK, f"{text}; it is booked only, as enforcement.allow_unenforced says", None
-    todo = f"allow it by `enforcement: {{allow_unenforced: [{kind}]}}`, or mend what the reason says"
+    todo = (
+        f"allow it by `enforcement: {{allow_unenforced: [{kind}]}}`, or mend the cause that the reason names"
+    )
     return finding.WARNING, f"{text}: containers that ask for one are refused", todo

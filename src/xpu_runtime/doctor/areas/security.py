@@ -35,7 +35,7 @@ def apparmor(path: str) -> Finding:
     """AppArmor, by the parameter of its kernel module."""
     if _text(path) != "Y":
         return finding.ok("apparmor", "off")
-    text = "on; the engines' default profile lets containers use what they get"
+    text = "on; the engines' default profile lets containers use their devices"
     return finding.ok("apparmor", text)
 
 

@@ -86,7 +86,7 @@ def unseen(
                 f"those in the place of ours in plugins.{plugin}",
                 f"give it the version of {file.path}, without {RUNTIME_NAME} and {blocks.DEFAULT}",
             )
-    return ConfigError(f"{who} does not take our runtime from {file.path}", "see what it logs when it starts")
+    return ConfigError(f"{who} does not take our runtime from {file.path}", "see its log at its start")
 
 
 def unlike_others(

@@ -52,8 +52,8 @@ class AllocatedIds(Value):
 
 
 class PodResourcesReader:
-    """Asks the kubelet, when it is told to; thread-safe. One question at a time, for all who wait meanwhile:
-    a slow kubelet must not keep the last of them waiting for as many answers."""
+    """Asks the kubelet on request; thread-safe. One question at a time, for all waiting callers: with a slow
+    kubelet the last caller must not wait for as many answers."""
 
     def __init__(self, path: str, resources: Collection[str]) -> None:
         """`path`: PodResources' socket."""
@@ -63,15 +63,14 @@ class PodResourcesReader:
         #: Questions that have begun, and ended; why the last one had no answer.
         self._begun = self._ended = 0
         self._problem = ""
-        #: What was told last.
+        #: The last answer.
         self.last = AllocatedIds()
 
     def ask(self) -> AllocatedIds:
-        """What it is now; KubeletError, and `last` still holds: a kubelet that is silent gives nobody
-        anything. Where it fails only here, what it has given since may be offered again; the ledger refuses
-        that."""
+        """The present state; KubeletError, and `last` still holds: a silent kubelet gives out nothing. If
+        only this question fails, IDs given since may be offered again; the ledger then refuses."""
         with self._turn:
-            # The one that is under way may have been answered before what the caller wants to know.
+            # The question that is under way may have been answered before the caller's event.
             mine = self._begun + 1
             self._turn.wait_for(lambda: self._ended >= mine or self._ended == self._begun)
             if self._ended >= mine:

@@ -1,9 +1,8 @@
-"""What the kubelet is answered: Allocate, PreStartContainer.
+"""The answers to the kubelet: Allocate, PreStartContainer.
 
-Allocate does not say whose container it is, and need not: what a container gets is in its pod's allocation.
-It answers with one variable, from which the runtime knows that the container has devices by its pod, even
-where it could not be told otherwise. PreStartContainer is the last moment before a start, and waits until the
-pod has its allocation: a refusal is seen in `kubectl describe`.
+Allocate does not name the container, and need not: the pod's allocation has the container's share. It answers
+with one variable, which tells the runtime that the container has devices by its pod. PreStartContainer is the
+last call before a start, and waits until the pod has its allocation: `kubectl describe` shows a refusal.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from xpu_runtime.kubernetes.device_plugin.v1beta1 import (
     PreStartContainerRequest,
 )
 
-#: What a container has in its environment that the kubelet gave a device of ours.
+#: The variable of a container that the kubelet gave a device of ours.
 ENVIRONMENT: Mapping[str, str] = {"XPU_KUBERNETES": "allocated"}
 #: Seconds: the kubelet waits for 30 (KubeletPreStartContainerRPCTimeoutInSecs).
 _PRE_START_S = 25.0

@@ -1,4 +1,4 @@
-"""The node's devices as they are offered: what drivers, the operator's marks and the ledger say of each."""
+"""The node's devices for the offer, from drivers, the operator's marks and the ledger."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from xpu_runtime.vendors.inventory import Device, Inventory
 
 
 def with_known(before: Inventory | None, now: Inventory) -> Inventory:
-    """`now`, and with a fault what was there `before` and cannot be told of now.
+    """`now`, and, with a fault, the devices of `before` that are missing now.
 
-    The kubelet would otherwise think that it is none of this node's: of a card that has fallen off the bus a
-    driver may tell neither UUID nor memory, nor its MIG devices; of one that does not answer, or is not
-    loaded, there is nothing at all.
+    Otherwise the kubelet would take a device for removed: for a card that has fallen off the bus a driver may
+    report neither UUID nor memory, nor its MIG devices; a driver that does not answer, or is not loaded,
+    reports nothing at all.
     """
     if before is None:
         return now
@@ -41,7 +41,7 @@ def with_known(before: Inventory | None, now: Inventory) -> Inventory:
 
 
 def _of_gpu(inventory: Inventory, device: Device) -> list[Device]:
-    """What an inventory has of the GPU that is there now as `device`: itself, or its MIG devices."""
+    """The inventory's entries of the GPU `device`: itself, or its MIG devices."""
     gpu = device.index.partition(":")[0]
     return [
         each
@@ -55,7 +55,7 @@ def _faulty(devices: Iterable[Device], why: str) -> tuple[Device, ...]:
 
 
 def bare_cards(inventory: Inventory, config: Config) -> list[Card]:
-    """A card for each device, in the inventory's order, of which nobody has anything."""
+    """An unused card for each device, in the inventory's order."""
     return [
         Card(each.uuid, each.memory_bytes, room.capacity(each.memory_bytes, config.oversubscribe_memory))
         for each in inventory.devices
@@ -87,7 +87,7 @@ def _withheld(inventory: Inventory, device: Device, config: Config, told: marks.
         return "policy.devices does not list it"
     first = inventory.devices[0].vendor
     if config.kubernetes_placement == "node" and device.vendor != first:
-        return f"this node gives pods its {first} devices"  # as granting does to who names none
+        return f"this node gives pods its {first} devices"  # as granting does for a request without a vendor
     if told is None:
         return ""
     drained, reserved = told.why_drained(device), told.reservation(device)

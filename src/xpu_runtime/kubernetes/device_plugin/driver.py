@@ -1,8 +1,8 @@
-"""What the node has, asked of the drivers as `xpu devices` does, each time by a process of its own.
+"""Asks the drivers for the node's devices as `xpu devices` does, each time in a process of its own.
 
-It is a new program and no fork, as gRPC's threads could have left any lock taken; and it ends with each
-answer: what a driver's library needs of memory is not the plugin's. Asking renews the inventory that
-containers' starts use, and takes back what the dead hold, as that asks drivers too.
+It is a new program and no fork, as gRPC's threads could have left any lock taken. It ends with each answer,
+so the plugin does not carry the memory of a driver's library. Asking renews the inventory that containers'
+starts use, and reaps dead containers' slices, as that asks drivers too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class DriverLook:
         self._answer_s = answer_s
         self._asked = Asked(_opener, program=True)
         self._asked_at: float | None = None
-        #: What was told last; None: nothing yet.
+        #: The last answer; None: none yet.
         self.inventory: Inventory | None = None
         #: Why the drivers cannot be asked now; "": they have answered.
         self.problem = ""
 
     def step(self) -> bool:
-        """Asks where it is time, and takes what was answered; whether there is something new."""
+        """Asks when it is time, and takes answers; returns whether there is something new."""
         now = time.monotonic()
         if self._asked.until is None and (self._asked_at is None or now - self._asked_at >= self._every_s):
             self._asked_at = now
@@ -71,13 +71,13 @@ def _ask() -> Inventory:
     try:
         _reap(config)
     except XpuError:
-        pass  # the ledger is locked, or nobody's; the next time may do better
+        pass  # the ledger is locked, or missing; the next time may succeed
     return discovery.refresh(*discovery.driver_root(config))
 
 
 def _reap(config: Config) -> None:
-    """Takes back what is held by containers that have died without a word, such as with their shim: nobody
-    else does until the next start that finds no room, and until then it would not be offered."""
+    """Reaps slices of containers that died without notice, for example with their shim: otherwise only the
+    next start that finds no room does so, and until then they would not be offered."""
     waiting.allow(_LEDGER_S)
     with Ledger(as_is=True) as ledger:
         grants = ledger.grants()

@@ -1,4 +1,4 @@
-"""The kubelet, as the plugin calls it: registration, and which pods have which IDs.
+"""The plugin's calls to the kubelet: registration, and the IDs of pods.
 
 A kubelet that starts removes all sockets of plugins and makes its own anew; so the plugin looks each second
 whether both are as they were (whether it is the same kubelet, more often), and otherwise listens and
@@ -31,7 +31,7 @@ from xpu_runtime.kubernetes.device_plugin.wire import Message
 
 #: Seconds for an answer of the kubelet.
 _ANSWER_S = 3.0
-#: What the kubelet itself lets such an answer be (podresources, DefaultPodResourcesMaxSize).
+#: The kubelet's own limit for such an answer (podresources, DefaultPodResourcesMaxSize).
 _MOST_BYTES = 16 << 20
 #: sockaddr_un's (unix(7)).
 _LONGEST_PATH = 107
@@ -79,7 +79,7 @@ def pods(path: str) -> tuple[PodResources, ...]:
 
 
 class _Registration:
-    """One resource: its socket, and what the kubelet has made of it."""
+    """One resource: its socket, and its state with the kubelet."""
 
     def __init__(self, resource: str, served: Served) -> None:
         self.resource = resource
@@ -111,8 +111,7 @@ class _Registration:
             self.server = None
 
     def is_not_offered(self, allocatable: tuple[float, Mapping[str, str]] | None) -> bool:
-        """Whether the Node's status has nothing of a resource of which we offer something, and has not had
-        any for so long that it would tell."""
+        """Whether the Node's status has lacked a resource that we offer for so long that this is no delay."""
         offered_since = self.served.offered_since
         if allocatable is None or offered_since is None or allocatable[1].get(self.resource, "0") != "0":
             self.missing_at = None
@@ -136,8 +135,8 @@ class Registrations:
         log: Callable[[str], None],
         allocatable: Callable[[], tuple[float, Mapping[str, str]] | None] = lambda: None,
     ) -> None:
-        """`served`: the lists by resource. `log` is told what goes wrong, once, and what is well again.
-        `allocatable`: as Reports has it."""
+        """`served`: the lists by resource. `log` takes each failure once, and its end. `allocatable`: as
+        Reports has it."""
         self._folder = folder
         self._socket = os.path.join(folder, v1beta1.KUBELET_SOCKET)
         self._all = [_Registration(resource, each) for resource, each in served.items()]
@@ -164,8 +163,8 @@ class Registrations:
         return _identity(self._socket) != self._kubelet
 
     def look(self) -> None:
-        """Registers with the kubelet what that does not know: all where it is another one, otherwise what has
-        lost its socket. Never fails; a kubelet that does not answer costs a few seconds."""
+        """Registers resources that the kubelet does not know: all with a new kubelet, otherwise those that
+        lost their socket. Never fails; a kubelet that does not answer costs a few seconds."""
         try:
             kubelet = _identity(self._socket)
             is_other, self._kubelet = kubelet != self._kubelet, kubelet
@@ -198,9 +197,9 @@ class Registrations:
                 self._log(f"{problem}; it is tried again each second")
 
     def _drop_unwatched(self) -> None:
-        """Counts as unknown what the kubelet has dropped: where another plugin has registered the resource,
-        and has ended since, it offers nothing of it, and may follow our list all the same (1.20).
-        KubeletError where it does not follow one, as none runs."""
+        """Counts resources that the kubelet has dropped as unknown: if another plugin registered the
+        resource, and has ended since, the kubelet offers none of it, and may follow our list all the same
+        (1.20). KubeletError if it follows none, as no kubelet runs."""
         now, allocatable = time.monotonic(), self._allocatable()
         for each in self._all:
             if not each.is_known:
@@ -220,7 +219,7 @@ class Registrations:
                 self._log(f"the kubelet has dropped {each.resource}: does another plugin offer it here?")
 
     def _stop_watched(self, due: _Registration) -> bool:
-        """Ends a server whose socket is gone; whether the kubelet was watching its list."""
+        """Ends a server whose socket is gone; returns whether the kubelet was watching its list."""
         if due.server is None or due.has_socket:
             return False
         was_watched = due.is_watched
@@ -251,7 +250,7 @@ class Registrations:
 
 
 def sweep(folder: str) -> None:
-    """Removes the sockets that an earlier plugin has left there. Only for who knows that none runs."""
+    """Removes an earlier plugin's sockets. Call it only when no other plugin runs."""
     for name in _names(folder):
         path = os.path.join(folder, name)
         try:
@@ -269,7 +268,7 @@ def _names(folder: str) -> Iterable[str]:
 
 
 def _require_listening(path: str) -> None:
-    """KubeletError where nobody listens on a socket that is there: a kubelet that was killed leaves it."""
+    """KubeletError if the socket exists and no process listens: a killed kubelet leaves it behind."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
@@ -281,7 +280,7 @@ def _require_listening(path: str) -> None:
 
 
 def _identity(path: str) -> tuple[object, ...] | None:
-    """What tells one kubelet's socket from the next one's; None: there is none."""
+    """The identity of a kubelet's socket; None: there is none."""
     try:
         there = os.stat(path)
     except OSError:

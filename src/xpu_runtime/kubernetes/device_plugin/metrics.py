@@ -30,11 +30,11 @@ _PODS = "Pods of this node that ask for devices, by state: reserved, refused or 
 
 
 class Snapshot(Value):
-    """What there is to tell at one moment."""
+    """The plugin's state at one moment."""
 
     #: By resource and state: IDs. Those that pods have are counted besides ("given"), where that is known.
     resources: Mapping[str, Mapping[str, int]] = {}
-    #: By what has become of them: pods that ask for devices.
+    #: Pods that ask for devices, by their state.
     pods: Mapping[str, int] = {}
     #: By UUID: whether a device is healthy, and whether pods get any of it.
     devices: Mapping[str, tuple[bool, bool]] = {}
@@ -79,7 +79,7 @@ class Metrics:
 
 
 class _State(Collector):
-    """What there is when it is asked."""
+    """The state at the scrape."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
@@ -136,8 +136,8 @@ def _by(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeM
 
 
 def server(listen: str, metrics: Metrics, problem: Callable[[], str]) -> Server:
-    """What serves /metrics and /healthz on `listen`, ADDRESS:PORT; `problem` says why the plugin is not well
-    ("": it is). ConfigError where nothing can listen there."""
+    """The server of /metrics and /healthz on `listen`, ADDRESS:PORT; `problem` returns why the plugin is not
+    well ("": it is). ConfigError if it cannot listen there."""
 
     def page(request: Request) -> Answer:
         if request.path == "/metrics":

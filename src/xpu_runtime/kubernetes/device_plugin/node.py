@@ -1,5 +1,5 @@
-"""What the Node object says of the devices: labels for selectors, and an annotation for the scheduler
-extender and `xpu kubernetes status`. Pure functions."""
+"""The devices on the Node object: labels for selectors, and an annotation for the scheduler extender and `xpu
+kubernetes status`. Pure functions."""
 
 from __future__ import annotations
 

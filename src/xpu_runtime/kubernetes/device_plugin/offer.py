@@ -1,12 +1,12 @@
-"""What a node offers to Kubernetes: IDs by resource, and how many of them may be had. Pure functions.
+"""A node's offer to Kubernetes: IDs by resource, and how many of them are available. Pure functions.
 
-The kubelet counts IDs and does not say for which pod it asks: which of them it gives to whom says nothing on
-where a container's slice is (that is the allocation's to say). So an ID names no card. One that did would
-often name another card than the pod has, to all who read IDs: exporters in PodResources, and from Kubernetes
-1.36 on everybody in a pod's allocatedResourcesStatus. What is told is a number: of the IDs that nobody has,
-as many are healthy as there are units free on the cards, and the others are not, whoever has taken those:
-docker, or pods through another resource. An ID that a container has is healthy as long as the cards of that
-container are, by its pod's allocation. Reads neither ledger nor driver.
+The kubelet counts IDs and does not tell the pod that it asks for: the IDs of a container say nothing about
+its slice's card (the allocation has it). So an ID names no card. One that did would often name another card
+than the pod's, to all readers of IDs: exporters in PodResources, and from Kubernetes 1.36 on everyone in a
+pod's allocatedResourcesStatus. The offer is a number: of the unused IDs, as many are healthy as there are
+free units on the cards, and the others are not; docker, or pods through another resource, may have taken
+those. A container's ID is healthy as long as the cards of that container are, by its pod's allocation. Reads
+neither ledger nor driver.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from xpu_runtime.placement import room
 from xpu_runtime.request.units import show_exactly
 from xpu_runtime.value import Value
 
-#: What one entry of ListAndWatchResponse has besides the ID: its own tag and length, those of the
-#: ID and of the state, of one byte each, and the longer state.
+#: Bytes of one entry of ListAndWatchResponse besides the ID: its own tag and length, those of the ID and of
+#: the state, of one byte each, and the longer state.
 _ENTRY_BYTES = 6 + len(UNHEALTHY)
 
 
@@ -34,13 +34,13 @@ class Card(Value):
     memory_bytes: int
     #: Bytes that may be granted of it.
     capacity: int
-    #: What is wrong with it; "": it is healthy.
+    #: Its fault; "": it is healthy.
     fault: str = ""
     #: Why no other pod gets any of it; "": they do.
     withheld: str = ""
-    #: What everybody has of it.
+    #: The share of all together.
     use: Use = Use()
-    #: What those have who are no pods.
+    #: The share of others than pods.
     others: Use = Use()
 
 
@@ -52,10 +52,10 @@ class Offer(Value):
 
 
 class Waiting(Value):
-    """What pods that are bound to this node ask of a resource, and the kubelet has not given them yet."""
+    """Requests of pods bound to this node for a resource that the kubelet has not given them yet."""
 
     units: int = 0
-    #: Of these, what is not in `Card.use`.
+    #: Of these, the part that is not in `Card.use`.
     not_allocated: int = 0
 
 
@@ -74,7 +74,7 @@ def units(resource: str, card: Card, resources: Resources) -> int:
 
 
 def free_units(resource: str, card: Card, use: Use, resources: Resources) -> int:
-    """How many units of `resource` are left of a card of which `use` is taken."""
+    """The free units of `resource` on a card with this `use`."""
     kind = resources.kind(resource)
     if kind == WHOLE:
         return int(not use.slices)
@@ -102,8 +102,8 @@ def _ids(resource: str, number: int) -> tuple[str, ...]:
 
 
 def _prefix(resource: str) -> str:
-    """What the IDs of a resource begin with. No two resources have one: a kubelet that is told of a change
-    finds the pod that has an ID by the ID alone (1.36, getPodAndContainerForDevice)."""
+    """The prefix of a resource's IDs, different for each resource: at a change a kubelet finds the pod of an
+    ID by the ID alone (1.36, getPodAndContainerForDevice)."""
     return f"{resource.rpartition('/')[2]}-"
 
 
@@ -124,13 +124,13 @@ def offered(
     waiting: Waiting,
     sick: Collection[str] = (),
 ) -> Offer:
-    """The IDs of `resource`, and which of them the kubelet may give to somebody.
+    """The IDs of `resource`, and which of them the kubelet may give out.
 
-    `allocated`: those that pods have; None where PodResources has not answered yet: then only what others
-    than pods have is taken off, and the first so many IDs are healthy. The kubelet takes off those of them
-    that it has given, and none that it has given beyond these. So it may give more than there is, which the
-    ledger refuses. None healthy would be worse, as the IDs of pods that run would be taken for broken.
-    `sick`: of `allocated`, those of containers whose slice is on a card that is not healthy.
+    `allocated`: pods' IDs; None if PodResources has not answered yet: then only the share of others than pods
+    is subtracted, and the first so many IDs are healthy. The kubelet subtracts the given ones among these,
+    and no others. So it may give out too many, which the ledger refuses. Offering none as healthy would be
+    worse: running pods' IDs would count as broken. `sick`: of `allocated`, those of containers whose slice is
+    on an unhealthy card.
     """
     names = ids_of(resource, cards, resources)
     open_cards = [card for card in cards if not card.fault and not card.withheld]
@@ -138,8 +138,8 @@ def offered(
         number = sum(free_units(resource, card, card.others, resources) for card in open_cards)
         return Offer(names, frozenset(names[:number]))
     free = sum(free_units(resource, card, card.use, resources) for card in open_cards)
-    # What waits needs its IDs, or the kubelet would fail its pod for good; what is not reserved yet has to be
-    # taken from what is free for others.
+    # A waiting pod needs its IDs, or the kubelet would fail it for good; a request without a reservation has
+    # to be subtracted from the units that are free for others.
     number = free + waiting.units - min(waiting.not_allocated, free)
     # A pod keeps its IDs until it ends, those too that are not among the names any more, such as of an
     # earlier build: a kubelet that starts again fails a pod whose IDs are not in the list. As many others
@@ -153,8 +153,9 @@ def offered(
 
 
 def by_state(resource: str, offer: Offer, cards: Sequence[Card], resources: Resources) -> dict[str, int]:
-    """How many IDs may be had (or have been given), are for cards with a fault, are for those that are
-    drained or reserved, and are taken elsewhere: by who is no pod, or by pods through other resources."""
+    """The number of IDs that are available (or given), that belong to cards with a fault, that belong to
+    drained or reserved ones, and that are taken elsewhere: by others than pods, or by pods through other
+    resources."""
     rest = len(offer.ids) - len(offer.healthy)
     faulty = min(rest, _total(resource, [card for card in cards if card.fault], resources))
     closed = [card for card in cards if card.withheld and not card.fault]

@@ -1,7 +1,7 @@
-"""What is offered, kept up to date: drivers, marks, ledger and kubelet are looked at each second.
+"""Keeps the offer up to date: looks at drivers, marks, ledger and kubelet each second.
 
-One thread. Each look is bounded, and where one of the four does not answer, what it told last still holds
-(of the drivers: that all of their devices are unhealthy). The rest of the plugin reads what was found.
+One thread. Each look is bounded, and if one of the four does not answer, its last answer still holds (for a
+driver: all of its devices are unhealthy). The rest of the plugin reads the results.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from xpu_runtime.vendors.inventory import Inventory
 _LOOK_S, _LEDGER_S, _KUBELET_S = 1.0, 1.0, 10.0
 #: Between two looks until the drivers have told for the first time, and nothing is offered before.
 _FIRST_LOOK_S = 0.05
-#: From a call of the kubelet until it has noted what it gave.
+#: Seconds from a call of the kubelet until PodResources shows its result.
 _SETTLED_S = 0.2
 
 
 class Offering:
-    """Tells `served` what is offered, and `write_node` what the node is to say."""
+    """Passes the offer to `served`, and the node's labels and annotation to `write_node`."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Offering:
         self._asked_at = float("-inf")
         self._problems: dict[str, str] = {}
         self._strengths: list[tuple[str, str]] = []
-        #: What each resource's offer was made of.
+        #: The input of each resource's offer.
         self._offered_of: dict[str, object] = {}
-        #: What was found last.
+        #: The last results.
         self.inventory: Inventory | None = None
         self.cards: list[Card] = []
         self.taken = Taken()
@@ -89,7 +89,7 @@ class Offering:
         self._wake.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`; ConfigError where what there is cannot be offered."""
+        """Runs until `stop`; ConfigError if the devices cannot be offered."""
         while not stop.is_set():
             self.look()
             if self._wake.wait(_FIRST_LOOK_S if self.is_about_to_tell else _LOOK_S):
@@ -161,7 +161,7 @@ class Offering:
 
     def _offer(self) -> None:
         ids, asking = self._pod_resources.last, self._pods.asking()
-        # Before the API has answered nobody is known, and all that have IDs count.
+        # Before the API has answered no pod is known, and all IDs in use count.
         active = asking if self._pods.is_listed else None
         faulty = {card.uuid for card in self.cards if card.fault}
         sick = [name for each in self.taken.allocations.values() for name in _containers_on(faulty, each)]

@@ -1,7 +1,7 @@
 """The device plugin as a whole: its parts, the threads that they run in, and its end.
 
-Threads, as nothing may wait for anything else that can hang: registration with the kubelet (the main one),
-what is offered, the pods' watch, what is reserved, what the API server is told, the kubelet's calls, metrics.
+Threads, so that no part waits for another that can hang: registration with the kubelet (the main one), the
+offer, the pods' watch, reservations, reports to the API server, the kubelet's calls, metrics.
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ class Plugin:
         try:
             while not self._stop.is_set():
                 if not self._is_sole():
-                    what = "the lock of the node's one device plugin was removed: another could run beside it"
+                    what = "the lock of the node's one device plugin was removed: a second could run"
                     raise XpuError(what, "start it again, as a DaemonSet does by itself")
-                # Not before it is known what to offer: the kubelet would think that the devices are gone.
+                # Not before the offer is known: the kubelet would take the devices for removed.
                 is_known, is_early = self._offering.inventory is not None, self._offering.is_about_to_tell
                 if is_known:
                     self._registrations.look()
@@ -225,7 +225,7 @@ class Plugin:
                 continue
             try:
                 self._pods.reconcile(self._ledger.read(_RECONCILE_S).allocations)
-                # The stamp of before it was read: what others write meanwhile is seen the next time.
+                # The stamp from before the reading: a write in between is seen the next time.
                 seen, done_at, problem = stamp, now, ""
             except (XpuError, OSError) as error:
                 if str(error) != problem:
@@ -281,7 +281,7 @@ def _keep_small() -> None:
 
 
 def _give_back() -> None:
-    """To the system, what is free: most of it is from the start, when modules were loaded."""
+    """Returns free memory to the system: most of it is from the start, when modules were loaded."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except AttributeError:

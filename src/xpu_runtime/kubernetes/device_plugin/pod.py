@@ -1,4 +1,4 @@
-"""One pod of this node, as the plugin needs it, from the API's JSON; and what it has, in words."""
+"""One pod of this node for the plugin, from the API's JSON; and its share, in words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resources_of(config: Config) -> Resources:
 class PodOnNode(Value):
     """A pod that asks for devices."""
 
-    #: What the kubelet and the engine call it by. Of a static pod it is what its annotation says.
+    #: Its UID for the kubelet and the engine. A static pod has it in an annotation.
     uid: str
     namespace: str
     name: str
@@ -51,9 +51,9 @@ class PodOnNode(Value):
     #: The name of its RuntimeClass; "": it has none, and the node's default runtime starts it.
     runtime_class: str
     demand: PodDemand
-    #: Why what it asks for makes no sense; "": it does.
+    #: The fault of its request; "": none.
     problem: str
-    #: What the kubelet gives it at one time, by resource; and what each container asks for.
+    #: The kubelet's amount for it at one time, by resource; and each container's demand.
     units: Mapping[str, int]
     by_container: Mapping[str, Mapping[str, int]]
     #: Whether it asks by a name that this node offers; False: by an alias that it does not offer (any more).
@@ -61,17 +61,18 @@ class PodOnNode(Value):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is known by, as Allocation.key: two objects may say that they are one static pod."""
+        """Its key, as Allocation.key: two objects may claim to be one static pod."""
         return self.uid, self.namespace, self.name
 
     @property
     def is_static(self) -> bool:
-        """Whether the kubelet has it from its own folder: no scheduler places it, and nobody assigns it."""
+        """Whether the kubelet has it from its own folder: no scheduler places it, and it has no
+        assignment."""
         return _HASH.fullmatch(self.uid) is not None
 
     @classmethod
     def of(cls, item: Mapping[str, Any], known: Resources) -> PodOnNode | None:
-        """None for a pod that asks for no device, by whatever name: what has one by an alias that was turned
+        """None for a pod that asks for no device by any name; a pod that has one by an alias that was turned
         off since keeps it."""
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         annotations = metadata.get("annotations") or {}
@@ -106,7 +107,7 @@ class PodOnNode(Value):
 
 
 class PodEvent(Value):
-    """What a Kubernetes event on a pod is to say."""
+    """The content of a Kubernetes event on a pod."""
 
     pod: PodOnNode
     reason: str
@@ -180,7 +181,7 @@ def not_assigned(pod: PodOnNode) -> XpuError:
 
 
 def refusal_text(refusal: Refusal, pod: PodOnNode, known: Resources, inventory: Inventory | None) -> str:
-    """The refusal in words of a pod's author, who says amounts as limits and reads them as of the scheduler:
+    """The refusal in the words of a pod's author, with amounts as in limits and in the scheduler's messages:
     `4 GiB`."""
     return _AMOUNT.sub(lambda amount: gib(amount[0]), _refusal_line(refusal, pod, known, inventory))
 
@@ -206,7 +207,7 @@ def _refusal_line(refusal: Refusal, pod: PodOnNode, known: Resources, inventory:
 
 
 def shares_text(allocation: Allocation, inventory: Inventory) -> str:
-    """What is reserved, for an event: "main: 4 GiB of GPU 0 and 30% of its cores"."""
+    """The reservation, for an event: "main: 4 GiB of GPU 0 and 30% of its cores"."""
     groups = (allocation.init, allocation.sidecars, allocation.containers)
     return "; ".join(
         f"{name}: {', '.join(_share(share, inventory) for share in shares)}"

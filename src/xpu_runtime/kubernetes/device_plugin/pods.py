@@ -1,10 +1,10 @@
-"""The pods that are bound to this node, and what is reserved for each in the ledger.
+"""The pods bound to this node, and the reservation of each in the ledger.
 
-A pod with a signed assignment gets what that says; one without gets, where this node places itself, what
-fits, and otherwise nothing. Pods come from the API's watch, in which the kubelet may be ahead of us: so who
-is about to start a container (`ensure`) has its pod looked up and reserved at once. What was looked up may be
-older than what the watch has told since: of a pod that is gone nothing is taken from there. While the API
-server is away, everything stays as it is. Knows no gRPC.
+A pod with a signed assignment gets the assigned share. One without gets a fitting share if this node places
+pods itself, and otherwise nothing. Pods come from the API's watch, and the kubelet may be ahead of us: so a
+start of a container (`ensure`) has its pod looked up and reserved at once. The looked-up pod may be older
+than the watch's changes since: the data of a pod that is gone is ignored. While the API server is away,
+everything stays as it is. Knows no gRPC.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _NotToldYetError(DeviceError):
 
 
 class _State:
-    """What has become of one pod."""
+    """The state of one pod."""
 
     def __init__(self, pod: PodOnNode) -> None:
         self.pod = pod
@@ -81,13 +81,13 @@ class _State:
 
     @property
     def lacks(self) -> bool:
-        """Whether it is to have an allocation and has none. Nothing new is given by a name that is not
-        offered here: a pod that asks by it may be that of another device plugin."""
+        """Whether it should have an allocation and has none. No new one is given for a name that is not
+        offered here: such a pod may belong to another device plugin."""
         return self.allocation is None and self.pod.is_offered
 
 
 class Pods:
-    """Thread-safe. What is reserved is decided in `reconcile` and `ensure`, by any thread."""
+    """Thread-safe. `reconcile` and `ensure` decide about reservations, in any thread."""
 
     def __init__(
         self,
@@ -110,24 +110,24 @@ class Pods:
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._states: dict[_Key, _State] = {}
-        #: Whether the API server has told which pods there are.
+        #: Whether the API server has listed the pods.
         self.is_listed = False
-        #: Since when (time.monotonic) pods have been in the ledger that nobody has told of.
+        #: Since when (time.monotonic) pods that the API does not list have been in the ledger.
         self._unknown: dict[_Key, float] = {}
         #: Pods that are gone, and until when (time.monotonic) that is remembered.
         self._gone_until: dict[_Key, float] = {}
 
-    # What the API tells
+    # From the API
 
     def take(self, change: Change[PodOnNode]) -> None:
-        """Takes in what the watch tells."""
+        """Takes a change of the watch."""
         with self._lock:
             if change.kind == "listed":
                 named = {pod.key for pod in change.objects}
                 missing = [key for key in self._states if key not in named]
                 self._remember_gone(missing)
-                # Deleted while we were not told of it: whatever the watch has told of is older than this
-                # list, so that nothing needs to be waited for. One that was only read may be newer.
+                # Deleted during an outage: all of the watch's changes are older than this list, so that
+                # nothing needs to be waited for. One that was only read may be newer.
                 self._unknown.update((key, float("-inf")) for key in missing if self._states[key].is_watched)
                 self._states = {key: each for key, each in self._states.items() if key in named}
                 self.is_listed = True
@@ -161,12 +161,12 @@ class Pods:
         self._gone_until = {key: until for key, until in self._gone_until.items() if until > now}
         self._gone_until.update(dict.fromkeys(keys, now + _GONE_S))
 
-    # What is reserved
+    # Reservations
 
     def reconcile(self, allocations: Mapping[str, Allocation], until: float | None = None) -> bool:
-        """Reserves what is due, and ends what is over. `allocations`: what the ledger has; `until`
-        (time.monotonic): when nothing is waited for any more. Whether anything was changed. LedgerError where
-        the ledger cannot be used now."""
+        """Makes reservations that are due, and ends those that are over. `allocations`: the ledger's; `until`
+        (time.monotonic): the deadline. Returns whether anything changed. LedgerError if the ledger cannot be
+        used now."""
         gone = self._gone(allocations)
         if gone:
             self._ledger.deallocate([uid for uid, _, _ in gone], _left(until))
@@ -187,13 +187,13 @@ class Pods:
         return changed
 
     def is_due(self) -> bool:
-        """Whether there is somebody whom `reconcile` would try."""
+        """Whether there is a pod that `reconcile` would try."""
         now = time.monotonic()
         with self._lock:
             return any(each.lacks and now >= each.again_at for each in self._states.values())
 
     def look_again(self) -> None:
-        """What was refused may fit now: it is tried when `reconcile` is called next."""
+        """Refused pods may fit now: the next `reconcile` tries them."""
         with self._lock:
             for state in self._states.values():
                 state.again_at = 0.0
@@ -209,7 +209,7 @@ class Pods:
             return [key for key in unknown if now - self._unknown[key] >= _UNKNOWN_S]
 
     def _allocate(self, state: _State, until: float | None) -> bool:
-        """Whether the pod has an allocation now that it had not. LedgerError."""
+        """Returns whether the pod has got an allocation. LedgerError."""
         pod = state.pod
         try:
             found = self._decide(pod, until)
@@ -218,7 +218,7 @@ class Pods:
                 refusal = refusal_text(found, pod, self._resources, self._inventory())
         except LedgerError:
             raise
-        except (XpuError, OSError) as error:  # such as of a file that says what can hold a limit
+        except (XpuError, OSError) as error:  # for example of a file that decides about backends
             found, refusal = None, str(error)
             is_early = isinstance(error, _NotToldYetError) and time.monotonic() - self._began < _FIRST_S
         except Exception as error:  # one pod must not end the plugin for all others
@@ -246,7 +246,7 @@ class Pods:
         return False
 
     def _decide(self, pod: PodOnNode, until: float | None) -> Allocation | Refusal:
-        """Reserves what the pod is to have; XpuError, or a Refusal, where it gets nothing."""
+        """Reserves the pod's share; XpuError, or a Refusal, if it gets none."""
         if pod.problem:
             raise XpuError(pod.problem)
         # Another runtime would start it as if it had asked for nothing: it would run, see no GPU, and keep
@@ -270,7 +270,7 @@ class Pods:
         with self._ledger.turn(_left(until)):
             return allocate(inventory, config, Pod(pod.uid, pod.namespace, pod.name, pod.demand))
 
-    # What starts
+    # Starts
 
     def ensure(self, namespace: str, name: str, api: Api, until: float) -> None:
         """Returns when the pod of that name has an allocation; XpuError says why it has none, at `until`
@@ -303,10 +303,9 @@ class Pods:
             pause = min(2 * pause, 2.0)
 
     def ensure_all(self, listed: Callable[[float], Iterable[PodOnNode]], until: float) -> None:
-        """The same for all pods of the node, for who does not know which one it is that starts; `listed` is
-        told for how many seconds it may ask. A pod that is refused is no error: its container is refused by
-        the hook (but for one without our RuntimeClass, whose event says so). XpuError where it cannot be
-        told."""
+        """The same for all pods of the node, for a start whose pod is unknown; `listed` gets the number of
+        seconds that it may ask. A refused pod is no error: the hook refuses its container (except for one
+        without our RuntimeClass, whose event says so). XpuError if the pods are not known."""
         while True:
             try:
                 for pod in self._listed(listed, until):
@@ -320,8 +319,8 @@ class Pods:
             time.sleep(0.25)
 
     def _listed(self, listed: Callable[[float], Iterable[PodOnNode]], until: float) -> Iterable[PodOnNode]:
-        """None where the API server does not answer, and all that are known have their allocations: what is
-        known stays as it is, and the hook refuses one that is not."""
+        """None if the API server does not answer, and all known pods have their allocations: the known ones
+        stay as they are, and the hook refuses an unknown one."""
         try:
             return listed(_left(until))
         except ApiError:
@@ -347,7 +346,7 @@ class Pods:
             self._put_read(pod)
 
     def keep(self, item: Mapping[str, Any]) -> PodOnNode | None:
-        """What is needed of a pod of the API; None for one that asks for no device."""
+        """The needed part of a pod of the API; None for one that asks for no device."""
         return PodOnNode.of(item, self._resources)
 
     # For others
@@ -358,9 +357,9 @@ class Pods:
             return {(each.pod.namespace, each.pod.name): each.pod for each in self._states.values()}
 
     def waiting(self, resource: str, allocated: Mapping[tuple[str, str], int]) -> Waiting:
-        """What pods ask of a resource beyond what the kubelet says that it has given them (`allocated`, by
-        namespace and name). What an init container has beyond the others is never said: the pod has it for
-        as long as it lives, and so do kube-scheduler and the ledger count it."""
+        """Pods' requests for a resource beyond the kubelet's report of given IDs (`allocated`, by namespace
+        and name). The kubelet never reports an init container's surplus over the others: the pod has it for
+        its whole life, and kube-scheduler and the ledger count it so."""
         units = not_allocated = 0
         with self._lock:
             for state in self._states.values():
@@ -371,7 +370,7 @@ class Pods:
         return Waiting(units, not_allocated)
 
     def are_new(self, allocated: Collection[tuple[str, str]]) -> bool:
-        """Whether a pod has come of late that has no IDs of the kubelet (`allocated`: those that have)."""
+        """Whether a recent pod has no IDs of the kubelet yet (`allocated`: the pods with IDs)."""
         since = time.monotonic() - _NEW_S
         with self._lock:
             return any(

@@ -1,7 +1,7 @@
-"""What the API server is told: events on pods, and the Node's labels and annotation; in a thread of its own.
+"""Reports to the API server: events on pods, and the Node's labels and annotation; in a thread of its own.
 
-So that nothing else waits for an API server that is slow or away. Of what was to be written to the node only
-the last is kept. An event waits until the API server takes it; where too many wait, the oldest are dropped.
+So no other part waits for an API server that is slow or away. Of the changes to the node only the last is
+kept. An event waits until the API server takes it; if too many wait, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ANSWER_S, _APART_S, _AGAIN_S, _REFRESH_S = 10.0, 2.0, 5.0, 60.0
 
 
 class Reports:
-    """Takes what is to be told, from any thread; `run` tells it."""
+    """Takes reports from any thread; `run` sends them."""
 
     def __init__(self, api: Api, node: str, log: Callable[[str], None]) -> None:
         self._api = api
@@ -40,7 +40,7 @@ class Reports:
         self._events_not_before = 0.0
         self._problem = ""
         self._stopped = False
-        #: What the kubelet offers by the Node's status, and when that was seen; None: it does not tell.
+        #: The kubelet's offer in the Node's status, and the time of the reading; None: it has none.
         self.allocatable: tuple[float, dict[str, str]] | None = None
 
     def tell(self, event: PodEvent) -> None:
@@ -102,7 +102,7 @@ class Reports:
         except ApiError as error:
             self._not_before = time.monotonic() + _AGAIN_S
             self._written = None  # or a refresh would count as done
-            self.allocatable = None  # what is read next may be from before
+            self.allocatable = None  # the next reading may be older
             self._tell(f"node {self._node} cannot be labelled: {error}")
             return
         self._written = patch
@@ -144,6 +144,6 @@ def _event(told: PodEvent, node: str) -> dict[str, Any]:
 
 
 def _is_silent(status: dict[str, Any]) -> bool:
-    """Whether the kubelet has not written the Node's status for so long that the node controller says so."""
+    """Whether the kubelet has not written the Node's status for so long that the node controller marks it."""
     ready = [each for each in status.get("conditions") or () if each.get("type") == "Ready"]
     return any(each.get("status") == "Unknown" for each in ready)

@@ -1,7 +1,7 @@
 """The plugin's side of gRPC: a socket for each resource, on which the kubelet calls.
 
-Each has a server of its own, as a request does not say which resource it is about. Bytes become messages and
-refusals become gRPC's errors here; what is answered is the caller's (`Calls`).
+Each has a server of its own, as a request does not name its resource. Bytes become messages and refusals
+become gRPC's errors here; the caller (`Calls`) answers.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MOST_CALLS = 64
 #: Seconds for calls that are under way when a server ends.
 _GRACE_S = 1.0
 
-#: Told of each call: its name, what came of it (`ok`, ...), and its seconds.
+#: Called for each call with its name, its result (`ok`, ...), and its seconds.
 Observe = Callable[[str, str, float], None]
 
 
 class Calls(Protocol):
-    """What answers the kubelet's calls; XpuError refuses one."""
+    """The handlers of the kubelet's calls; XpuError refuses one."""
 
     def allocate(self, resource: str, request: AllocateRequest) -> AllocateResponse: ...
 
@@ -64,7 +64,7 @@ class Served:
         self._bytes = b""
 
     def tell(self, offer: Offer) -> bool:
-        """Whether that is news."""
+        """Returns whether that is news."""
         with self._changed:
             if self._offer == offer:
                 return False

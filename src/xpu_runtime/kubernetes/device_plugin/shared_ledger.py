@@ -1,7 +1,7 @@
 """The node's ledger as the plugin's threads use it: one at a time, each for so many seconds at the most.
 
-How long waits for the ledger's lock may take is one number of the whole process (ledger/waiting.py), so each
-turn sets it. What is read is read at once, and kept as a value.
+The longest wait for the ledger's lock is one number of the whole process (ledger/waiting.py), so each turn
+sets it. Each reading is kept as a value.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ _TICK_NS = 1_000_000_000
 
 
 class Taken(Value):
-    """What everybody has, by the device's UUID; what those have for whom nothing is reserved (who are no
-    pods, or run on although their pod is over), and what pods have beyond what is reserved for them; and
-    what is reserved, by the pod's UID."""
+    """All shares by device UUID; the shares without a reservation (of others than pods, and of containers
+    that outlive their pod); pods' slices beyond their reservation; and the reservations by the pod's UID."""
 
     uses: Mapping[str, Use] = {}
     others: Mapping[str, Use] = {}
@@ -35,7 +34,7 @@ class Taken(Value):
 
 
 def _beyond(use: Use, allocation: Allocation, uuid: str) -> Use:
-    """What a pod's containers have of a device beyond what is reserved for the pod, as after `xpu set`."""
+    """The slices of a pod's containers on a device beyond the pod's reservation, as after `xpu set`."""
     reserved = allocation.amounts().get(uuid)
     if reserved is None:
         return use
@@ -89,13 +88,13 @@ class SharedLedger:
             return found is not None and found.key == key
 
     def deallocate(self, uids: list[str], seconds: float) -> list[Allocation]:
-        """Ends what is reserved for these pods, and returns it; LedgerError."""
+        """Ends the reservations of these pods, and returns them; LedgerError."""
         with self.turn(seconds), PodLedger() as ledger:
             return ledger.deallocate(uids)
 
     @staticmethod
     def stamp() -> tuple[int, ...]:
-        """What is another value when the ledger has changed; () while that cannot be told."""
+        """A value that changes with the ledger; () while it is unknown."""
         path = paths.in_run_dir("ledger.db")
         try:
             there = os.stat(path)

@@ -1,8 +1,8 @@
 """The kubelet's two gRPC interfaces, as values: device plugins v1beta1 and PodResources v1.
 
 Fields and numbers are those of k8s.io/kubelet/pkg/apis, deviceplugin/v1beta1/api.proto and
-podresources/v1/api.proto; what is not used here is left out, and skipped where the kubelet sends it. A test
-compares them with what protoc makes of tests/support/*.proto. Nothing of gRPC is known here.
+podresources/v1/api.proto; unused fields are left out, and skipped when the kubelet sends them. A test
+compares them with protoc's output for tests/support/*.proto. Knows no gRPC.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The kubelet's two interfaces have a few small messages. With google.protobuf for them the plugin would be 3 MB
 larger, of the 40 that it may have, and its generated files would bind it to one range of versions of that
-package; grpcio itself takes bytes. Only what these messages need is here: strings, booleans, maps of strings,
-and messages in messages. What is in them is not known here.
+package; grpcio itself takes bytes. Only the types of these messages are here: strings, booleans, maps of
+strings, and messages in messages.
 
 The format: "Encoding" on protobuf.dev.
 """
@@ -26,7 +26,7 @@ _Message = TypeVar("_Message", bound="Message")
 
 class Message(Value):
     """Base of messages. `WIRE` has for each field its number, its kind and, for ONE and MANY, the class of
-    what is in it; every field has its default."""
+    its items; every field has its default."""
 
     #: Without an annotation, or it would be a field.
     WIRE = {}  # type: ignore[var-annotated]

@@ -2,8 +2,8 @@
 
 service.py answers HTTP (http_server.py at the top), with certificate.py. verbs.py decides filter, prioritize,
 preempt and bind, by cluster.py (the state with its lock; state.py, fed by following.py), where accounting.py
-says what pods hold, devices.py what a node has, objects.py what pods and nodes are, verdicts.py what was
-found out before. reasons.py explains, preemption.py says which pods would have to end, in_flight.py and
-groups.py hold places, binding.py signs the assignment (keys.py). leading.py and passing_on.py: which replica
+counts pods' shares, devices.py reads a node's devices, objects.py has the values, verdicts.py the cached
+results. reasons.py explains, preemption.py finds pods that would have to end, in_flight.py and groups.py hold
+places, binding.py signs the assignment (keys.py). leading.py and passing_on.py elect the replica that
 decides.
 """

@@ -1,7 +1,7 @@
-"""What a pod holds of a node's devices, and what that leaves: values in, values out.
+"""Pods' shares of a node's devices, and the free rest: values in, values out.
 
-Of a pod that has been placed, of one whose assignment was read, and of one of which only its limits are
-known. Knows neither API nor what is remembered of nodes.
+For a pod that has been placed, for one whose assignment was read, and for one of which only the limits are
+known. Knows neither the API nor caches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def assignment(uid: str, node: str, has: NodeDevices, demand: PodDemand, places:
 
 
 def held_by(found: Assignment) -> Held:
-    """What a pod holds of each device by its assignment: of what its containers have at one time the most."""
+    """A pod's share of each device by its assignment: the most that its containers have at one time."""
     most = of_shares(found.containers, found.init, found.sidecars)
     return tuple(
         (sys.intern(uuid), None if each.whole else each.memory_bytes, each.cores)
@@ -39,7 +39,7 @@ def held_by(found: Assignment) -> Held:
 
 
 def count(node: Node, pods: Mapping[str, Pod], assumed: Mapping[str, Assumed]) -> None:
-    """Finds out what is free of a node's devices, where that is not known."""
+    """Computes the free part of a node's devices, if not known."""
     if not node.is_stale:
         return
     has = node.devices
@@ -63,7 +63,7 @@ def holdings(
     cores: list[int],
     without: Collection[str] = (),
 ) -> list[tuple[str, Held]]:
-    """What each pod on the node holds, by its UID, taken off `memory` and `cores`; those with the UIDs of
+    """Each pod's share on the node, by its UID, subtracted from `memory` and `cores`; pods with the UIDs of
     `without` do not count."""
     found: list[tuple[str, Held]] = []
     unknown: list[Pod] = []
@@ -77,7 +77,7 @@ def holdings(
             found.append((uid, held))
         elif pod is not None:
             unknown.append(pod)
-    found.extend(told.items())  # of pods that the API has no more, and the node still has
+    found.extend(told.items())  # of pods that are gone from the API, and still on the node
     for _, held in found:
         take(node.devices, memory, cores, held)
     effort = Effort()  # one for all of them: their authors choose how many there are
@@ -89,7 +89,7 @@ def holdings(
 
 
 def take(has: NodeDevices, memory: list[int], cores: list[int], held: Held) -> None:
-    """Takes what a pod holds off what is free of each device."""
+    """Subtracts a pod's share from the free part of each device."""
     for uuid, amount, percent in held:
         if uuid in has.uuids:
             position = has.uuids.index(uuid)
@@ -99,9 +99,9 @@ def take(has: NodeDevices, memory: list[int], cores: list[int], held: Held) -> N
 
 
 def guessed(has: NodeDevices, memory: Sequence[int], cores: Sequence[int], pod: Pod, effort: Effort) -> Held:
-    """Where a pod of which only its limits are known would be placed now; where it does not fit, what it asks
-    for of the emptiest devices. Nothing where it would not fit on the empty node: then it cannot be there,
-    and its author asks for what takes all devices from others."""
+    """The share that a pod of which only the limits are known would get now; if it does not fit, its request
+    on the emptiest devices. Nothing if it would not fit on the empty node: then it cannot be there, and
+    counting it would take all devices from others."""
     places = place(has.cards, memory, cores, pod.shape, False, effort)
     if places is None:
         places = _emptiest(has, memory, pod.shape)
@@ -109,8 +109,8 @@ def guessed(has: NodeDevices, memory: Sequence[int], cores: Sequence[int], pod: 
 
 
 def _emptiest(has: NodeDevices, memory: Sequence[int], shape: PodShape) -> Places | None:
-    """For each container devices that are large enough, whatever is free of them, the emptiest first; None
-    where there are too few."""
+    """For each container devices that are large enough, free or not, the emptiest first; None if there are
+    too few."""
     left = list(memory)
     chosen: tuple[list[tuple[int, ...]], ...] = ([], [], [])
     for part, found in zip((shape.containers, shape.init, shape.sidecars), chosen):

@@ -1,4 +1,4 @@
-"""Binds a pod to a node: takes its place in the cluster's state, signs what it was given, and tells the API.
+"""Binds a pod to a node: takes its place in the cluster's state, signs its share, and writes both to the API.
 
 One request does both at once: the API server writes the annotations of a Binding into the pod together with
 the node (pkg/registry/core/pod/storage, setPodHostAndAnnotations), for the pod with that UID alone (from 1.23
@@ -23,7 +23,7 @@ from xpu_runtime.request import assignment
 BIND_S = 4.0
 #: Seconds for one that only asks.
 _GET_S = 2.0
-#: Seconds that a pod counts as bound of which the API has not said what became of it.
+#: Seconds that a pod with an unknown outcome counts as bound.
 ASSUMED_S = 60.0
 
 #: The node has no place for it (any more).
@@ -95,8 +95,8 @@ class Binder:
         self._cluster.confirm(pod.uid)
 
     def _settle(self, pod: Pod, assumed: Assumed, error: ApiError) -> None:
-        """What became of a request that failed: returns where the pod is bound as it should be, by it or by
-        an earlier one; else NotBound. Where nothing can be found out the pod counts on for a while."""
+        """The outcome of a failed request: returns if the pod is bound as intended, by it or by an earlier
+        one; otherwise NotBound. If the outcome is unknown, the pod counts as bound for a while."""
         try:
             data = self._get(pod.namespace, pod.name)
         except NotBound:

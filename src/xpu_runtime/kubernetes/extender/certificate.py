@@ -34,7 +34,7 @@ class Certificate:
             raise ConfigError(f"TLS: {where}: {why}", "give a certificate and its key") from None
 
     def wrapped(self, connection: socket.socket) -> ssl.SSLSocket:
-        """As http_server.Tls has it, with what the files have now."""
+        """As http_server.Tls has it, with the files' present content."""
         if time.monotonic() - self._looked_at >= _CERTIFICATE_S:
             # The old one serves until all files are of the new one.
             with contextlib.suppress(OSError, ssl.SSLError):

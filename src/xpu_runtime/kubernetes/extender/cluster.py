@@ -1,17 +1,17 @@
-"""What the cluster has: nodes with their devices, the pods on them, and those that are being bound, or wait
-to be with their group (groups.py). What is known is in state.py.
+"""The cluster: nodes with their devices, the pods on them, and pods that are being bound, or wait to be with
+their group (groups.py). state.py has the data.
 
-Fed by the watches (following.py) and by binds, asked by filter, prioritize and bind. What is found out about
-a node for a demand is remembered, one byte each, and dropped where the node changes. All methods may be
-called from any thread; none of them waits for anything but another.
+Fed by the watches (following.py) and by binds, asked by filter, prioritize and bind. A node's result for a
+demand is cached, one byte each, and dropped when the node changes. All methods may be called from any thread;
+they wait only for one another.
 
-What a watch tells is in order. What a bind has read of a pod may be older than what a watch has told since:
-of a pod that is gone nothing is taken from there, and whichever says so, no pod that is bound ceases to be.
+A watch's changes are in order. A pod that a bind has read may be older than a watch's change since: the data
+of a pod that is gone is ignored, and a bound pod stays bound.
 
-A pod that is bound counts, always. With an assignment whose signature holds it counts where that says. Its
-author can write another annotation or none: then it counts where it was seen to be; else (after a restart)
-where the node says that it is (NodeDevices.reserved); else as if it were placed now, with all that its limits
-ask for. So an author can neither free what his pod holds, nor take more than he asked for.
+A bound pod always counts. With a valid assignment it counts on the devices of that. Its author can write
+another annotation or none: then it counts on the devices where it was seen; otherwise (after a restart) on
+those of the node's report (NodeDevices.reserved); otherwise as if it were placed now, with its whole request.
+So an author can neither free his pod's share, nor take more than the request.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Cluster:
         policy: str,
         clock: Callable[[], float],
     ) -> None:
-        """`policy` is what holds where neither pod nor node says binpack or spread."""
+        """`policy` is for pods and nodes that do not name binpack or spread."""
         self._resources = resources
         self._keys = keys
         self._clock = clock
@@ -65,8 +65,7 @@ class Cluster:
     # What the watches say
 
     def set_node(self, name: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
-        """A node is there, or has changed. What is wrong with its configuration, where that is news; "":
-        nothing is."""
+        """A node is new, or has changed. Returns a new fault of its configuration; "": none."""
         text = annotations.get(ANNOTATION)
         policy = devices.policy(labels)
         stamp = hash((text, policy))
@@ -113,7 +112,7 @@ class Cluster:
                 return known.uid
         pod = self.pod(data)
         if pod is None:
-            # Its author may have made nonsense of it since: it holds what it got, and its end must be told.
+            # Its author may have spoiled it since: it keeps its share, and its end must be noticed.
             return uid if known is not None else None
         pod.stamp, pod.node = stamp, sys.intern(node)
         if node:
@@ -144,11 +143,10 @@ class Cluster:
                 elif assumed.until is None or until < assumed.until:
                     self._state.assumed[uid] = assumed.replace(until=until)
 
-    # What filter, prioritize and bind ask
+    # Questions of filter, prioritize and bind
 
     def pod(self, data: Mapping[str, Any]) -> Pod | None:
-        """The API's pod as one of ours, not bound; None where it asks for nothing or for what makes no
-        sense."""
+        """The API's pod as one of ours, not bound; None if it asks for nothing, or makes no valid request."""
         try:
             demand = self._resources.of_pod(data)
         except DemandError:
@@ -174,7 +172,7 @@ class Cluster:
             return self._state.pods.get(uid)
 
     def judge(self, shape: PodShape, names: Iterable[str]) -> list[int]:
-        """For each of the nodes, what it is for that demand: a score and FITS, FULL or NEVER."""
+        """Each node's verdict for that demand: a score and FITS, FULL or NEVER."""
         found: list[int] = []
         rest, effort = iter(names), Effort()
         while not self._judge_some(shape, rest, effort, found):
@@ -183,7 +181,7 @@ class Cluster:
         return found
 
     def _judge_some(self, shape: PodShape, names: Iterator[str], effort: Effort, found: list[int]) -> bool:
-        """Goes on with that for as long as others may be kept waiting; whether it was for all names."""
+        """Goes on with that for a bounded time, as others wait; returns whether it finished."""
         with self._lock:
             until = time.monotonic() + _LOCKED_S
             verdicts = self._state.verdicts.of(shape)
@@ -229,7 +227,7 @@ class Cluster:
             }
 
     def summaries(self, names: Iterable[str]) -> list[NodeSummary]:
-        """What is free on each of the nodes."""
+        """The free part of each of the nodes."""
         with self._lock:
             found = []
             for name in names:
@@ -242,7 +240,7 @@ class Cluster:
             return found
 
     def roomiest(self, names: Iterable[str], count: int) -> list[str]:
-        """Those of the nodes of which a device has the most memory free, the most first."""
+        """The nodes with the most free memory on one device, the most first."""
         with self._lock:
 
             def most(name: str) -> int:
@@ -255,7 +253,7 @@ class Cluster:
             return heapq.nlargest(count, names, key=most)
 
     def crew(self, name: str, shape: PodShape) -> Crew | None:
-        """Who holds what on a node, and how the pod would be placed there; None where it cannot be."""
+        """The pods' shares on a node, and the pod's placement there; None if it cannot be placed."""
         with self._lock:
             node = self._state.nodes.get(name)
             if node is None or node.devices.why_not:
@@ -313,8 +311,8 @@ class Cluster:
                 self._state.forget(uid)
 
     def held_for_groups(self, names: Iterable[str], shape: PodShape, most: int) -> set[str]:
-        """Those of the nodes on which the pod would have a place but for what is held for groups; no more
-        than `most` nodes are looked at."""
+        """The nodes on which only places held for groups keep the pod from fitting; looks at `most` nodes at
+        most."""
         with self._lock:
             held = {uid: each.node for uid, each in self._state.assumed.items() if each.hold is not None}
             return self._state.fits_without(held, names, shape, most)
@@ -332,14 +330,14 @@ class Cluster:
             return max(self._clock() - self._state.groups.last_asked(groups), 0.0)
 
     def give_away(self, of: Member | None) -> None:
-        """Lets go of that, of groups of which no bind has come since."""
+        """Gives those places away, of groups without a bind since."""
         with self._lock:
             for uid in self._state.given_away(of):
                 self._state.forget(uid)
 
     def assume(self, pod: Pod, name: str, until: float) -> Assumed | Decided | None:
-        """Takes the pod's place on that node's devices; None where it has none there. Idempotent: for a pod
-        that is assumed there already, what it was given."""
+        """Takes the pod's place on that node's devices; None if it has none there. Idempotent: for a pod that
+        is assumed there already, the same share."""
         with self._lock:
             # The watch may have told since the caller looked.
             now = self._state.pods.get(pod.uid)
@@ -363,7 +361,7 @@ class Cluster:
             return taken
 
     def confirm(self, uid: str) -> None:
-        """The API has bound it: it counts until the watch says what became of it."""
+        """The API has bound it: it counts until the watch reports it."""
         with self._lock:
             assumed = self._state.assumed.get(uid)
             if assumed is not None:

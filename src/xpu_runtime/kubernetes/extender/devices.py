@@ -1,7 +1,6 @@
-"""What a node says of its devices: the annotation that the device plugin writes, as plain numbers.
+"""A node's devices by the device plugin's annotation, as plain numbers.
 
-What others than pods were given of a device is taken off here, and a device that is not healthy has nothing
-free. Knows no pod.
+Shares of others than pods are subtracted here, and an unhealthy device has nothing free. Knows no pod.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ Held = tuple[tuple[str, "int | None", int], ...]
 
 
 class NodeDevices:
-    """A node's devices, in its order; `memory` and `cores` are what pods can have, -1 bytes where they
-    cannot."""
+    """A node's devices, in its order; `memory` and `cores` are the amounts for pods, -1 bytes if there is
+    none."""
 
     __slots__ = (
         "cards", "cores", "has_other_unit", "indexes", "kinds",
@@ -49,9 +48,9 @@ class NodeDevices:
         self.cores: tuple[int, ...] = ()
         #: How its devices differ; None: they are of one vendor, and all hold every limit.
         self.kinds: Kinds | None = None
-        #: By position what is wrong with a device.
+        #: A device's fault, by position.
         self.why: Mapping[int, str] = {}
-        #: By UID what the node's ledger has reserved for pods whose annotation does not tell it.
+        #: By UID the ledger's reservations for pods whose annotation does not have them.
         self.reserved: Mapping[str, Held] = {}
 
 
@@ -75,7 +74,7 @@ def read(text: str | None, memory_unit: int) -> NodeDevices:
 
 
 def of_told(told: Told) -> NodeDevices:
-    """The devices that a node tells, whoever places pods there, and in whatever unit."""
+    """A node's devices, for any placing program and any unit."""
     rows = [row for row in told.devices if row.memory]  # of one that is lost nothing else is known
     return _devices(rows, told.reserved) if rows else NodeDevices("no GPUs")
 
@@ -93,7 +92,7 @@ def policy(labels: Mapping[str, str]) -> str | None:
 
 
 def unknown_policy(labels: Mapping[str, str]) -> str:
-    """What is wrong with the label that says it, which counts for nothing then; "": nothing."""
+    """The fault of the node's policy label, which is then ignored; "": none."""
     name = next((name for name in PLACEMENT_LABELS if name in labels), None)
     if name is None or labels[name] in POLICIES:
         return ""

@@ -1,4 +1,4 @@
-"""Follows the API's nodes and pods into the cluster's state, from the start on and whatever the server does.
+"""Follows the API's nodes and pods into the cluster's state, from the start on, through all outages.
 
 Everything is in the API: a replica that starts reads it all, and no more is kept of an object than the state
 needs.
@@ -21,8 +21,7 @@ from xpu_runtime.kubernetes.threads import Threads
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 #: Seconds that a pod that is being bound may be missing in a list.
 _NEWER_S = 60.0
-#: Seconds for which it may be unknown what has happened since: an API server that is started again takes as
-#: long.
+#: Seconds for which changes may be unknown: a restarted API server takes as long.
 BLIND_S = 10.0
 #: Seconds between two tries while the API server is away: when it answers again nobody is to be blind for
 #: longer. There are two of us, not one on each node.
@@ -42,9 +41,9 @@ class Following:
         self._log = log
         self._stop = threading.Event()
         self._listed = {"nodes": threading.Event(), "pods": threading.Event()}
-        #: What is wrong with either at the moment; "": nothing.
+        #: The present problem of either; "": none.
         self.problems = {"nodes": "not read yet", "pods": "not read yet"}
-        #: What was said of nodes' labels.
+        #: The logged faults of nodes' labels.
         self._labels: set[str] = set()
         #: Since when (time.monotonic) there has been something wrong with one.
         self._blind_since: dict[str, float] = {}
@@ -60,22 +59,22 @@ class Following:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all nodes and pods were read once: before that the state is none to decide by."""
+        """Whether all nodes and pods were read once: before that the state must not decide."""
         return all(event.is_set() for event in self._listed.values())
 
     @property
     def is_well(self) -> bool:
-        """Whether the state is one to decide by: complete, and not cut off from what happens for long."""
+        """Whether the state may decide: it is complete, and was not cut off from changes for long."""
         now = time.monotonic()
         return self.is_complete and all(now - since < BLIND_S for since in list(self._blind_since.values()))
 
     def read_pods(self) -> None:
-        """Reads what pods there are now, besides following them: what another replica has bound may be on its
-        way still. ApiError."""
+        """Reads all pods now, besides following them: another replica's bindings may still be on their way.
+        ApiError."""
         self._api.list("/api/v1/pods", self._pod_as_read, fieldSelector=_LIVE)
 
     def wait(self, seconds: float) -> bool:
-        """Waits until it is complete, `seconds` at most; whether it is."""
+        """Waits until it is complete, `seconds` at most; returns whether it is."""
         until = time.monotonic() + seconds
         return all(event.wait(max(until - time.monotonic(), 0)) for event in self._listed.values())
 

@@ -1,15 +1,15 @@
-"""Pods of a group, which are bound together or not at all: which pods these are, and for how long the place
-of each is held.
+"""Pods of a group, which are bound together or not at all: the members, and how long each one's place is
+held.
 
 kube-scheduler asks about all members of a group before it binds the first, in its own pod groups and with the
 plugin Coscheduling alike. Where a place counts from bind on, one place is answered to several members, and a
 part of the group runs. So a member is answered one node, and its place there is held from then on.
 
-Places are held in the memory of the replica that leads, and nowhere else. In the API each would be one more
-write on the way of each question, a right to change pods, and something that outlives a crash. What is lost
-with the process is a promise: a bind takes its place anew, so nothing is given twice, and nothing stays held.
+Places are held only in the memory of the leading replica. In the API each would cost a write for each
+question and a right to change pods, and would outlive a crash. A crash loses only a promise: a bind takes its
+place anew, so no place is given twice, and none stays held.
 
-What ends a held place, and the function of Cluster (cluster.py) that does it:
+The ends of a held place, and the function of Cluster (cluster.py) for each:
 
 - the pod's bind: `assume`. One on another node than the place's ends the places of the whole group:
   kube-scheduler takes an earlier of its tries. Where the watch tells of a bind first: `set_pod`.
@@ -102,7 +102,7 @@ def failure(pod: Mapping[str, Any]) -> str:
 
 
 class _Try:
-    """What kube-scheduler is about with a group."""
+    """kube-scheduler's present try of a group."""
 
     __slots__ = ("asked", "at", "bound", "is_vain", "last")
 
@@ -125,8 +125,8 @@ class Groups:
         self._tries: dict[str, _Try] = {}
 
     def asked(self, uid: str, of: Member, has_place: bool, now: float) -> bool:
-        """A member is asked about, of which a place is held or not. Whether a new try of the whole group
-        begins with it."""
+        """A question about a member, with a held place or without. Returns whether a new try of the whole
+        group begins with it."""
         found = self._tries.setdefault(of.group, _Try())
         # The nominated node is asked for alone at first, then all.
         goes_on = uid == found.last and bool(of.nominated)
@@ -141,7 +141,7 @@ class Groups:
         return is_new
 
     def fails(self, group: str) -> None:
-        """A member has no place, or what was held of one was not used."""
+        """A member has no place, or its held place was not used."""
         if group in self._tries:
             self._tries[group].is_vain = True
 
@@ -161,13 +161,13 @@ class Groups:
                 each.is_vain = not each.bound
 
     def is_given_away(self, of: Member, now: float) -> bool:
-        """Whether a pod that needs the member's place gets it, as long as no bind comes."""
+        """Whether another pod that needs the member's place gets it, as long as no bind comes."""
         found = self._tries.get(of.group)
         is_at_end = of.is_at_once and (found is None or not found.bound)
         return bool(of.failure) and (is_at_end or self.is_over(of, now))
 
     def is_over(self, of: Member, now: float) -> bool:
-        """Whether nothing more is held of that member, HOLD_S apart."""
+        """Whether that member's place has ended, apart from HOLD_S."""
         return bool(of.failure) and (of.group not in self._tries or self.is_idle(of, now))
 
     def is_idle(self, of: Member, now: float) -> bool:

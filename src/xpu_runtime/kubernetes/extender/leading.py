@@ -1,11 +1,10 @@
-"""Which of several replicas decides: the one that holds a Lease (coordination.k8s.io/v1), as client-go
-elects.
+"""Leader election of replicas by a Lease (coordination.k8s.io/v1), as in client-go: the holder decides.
 
 A replica that cannot renew stops deciding ten seconds after the last renewal that it knows of, and another
 takes over fifteen after it has seen the Lease change last, by its own clock: clocks are never compared. A
-bind that was begun in time has its end in between (binding.BIND_S). Who takes over reads what the other has
-bound before it decides, as its watch may be behind, or broken. One that does not know enough to decide takes
-no Lease, and lets its own go. What a leader does is not known here.
+bind that was begun in time ends in between (binding.BIND_S). A new leader reads the other's bindings before
+it decides, as its watch may be behind, or broken. A replica that does not know enough to decide takes no
+Lease, and gives its own up.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Times(Value):
     renew: float = 10.0
     #: Between two tries.
     retry: float = 2.0
-    #: Before who takes over reads what was decided.
+    #: Until the new leader reads earlier decisions.
     wait: float = 1.0
 
 
@@ -78,12 +77,12 @@ class Leadership:
         self._problem = ""
 
     def start(self, threads: Threads, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
-        """Begins. `may_lead`: whether enough is known to decide by; `read` reads what another has decided
+        """Begins. `may_lead`: whether the replica knows enough to decide; `read` reads another's decisions
         (ApiError)."""
         self._threads.append(threads.start(functools.partial(self._run, threads, may_lead, read), "lease"))
 
     def stop(self) -> None:
-        """Gives the Lease back, so that another need not wait. What was begun as a leader must have ended."""
+        """Gives the Lease back, so that another need not wait. Work begun as a leader must have ended."""
         self._stop.set()
         for thread in self._threads:
             thread.join(_REQUEST_S)
@@ -115,7 +114,7 @@ class Leadership:
                     # In a thread of its own: all pods may take longer to read than the Lease may wait.
                     threads.start(functools.partial(self._begin, self._term, read), "lease begins")
             except ApiError as error:
-                # Nobody here may make it: that would be a right to make any Lease of the namespace.
+                # The extender may not create it: that would be a right to create any Lease of the namespace.
                 todo = "it is tried again"
                 if error.status == 404:
                     todo = "apply the manifests again, it is one of them (Argo CD leaves Leases out)"
@@ -123,7 +122,7 @@ class Leadership:
             self._stop.wait(self._times.retry)
 
     def _begin(self, term: int, read: Callable[[], object]) -> None:
-        """Reads what was decided, and decides from then on."""
+        """Reads earlier decisions, and decides from then on."""
         self._stop.wait(self._times.wait)
         said = ""
         while not self._stop.is_set() and term == self._term:
@@ -131,7 +130,7 @@ class Leadership:
                 read()
             except ApiError as error:
                 if str(error) != said:
-                    self._log(f"what was bound before cannot be read: {error}; it is tried again")
+                    self._log(f"the earlier bindings cannot be read: {error}; it is tried again")
                 said = str(error)
                 self._stop.wait(self._times.retry)
                 continue
@@ -159,7 +158,7 @@ class Leadership:
         lasts_s = float(spec.get("leaseDurationSeconds") or self._times.lease)
         is_free = not holder or began - self._seen_at >= lasts_s
         if (is_ours or is_free) and not may_lead:
-            self._tell("what happens in the cluster is not known: this replica does not lead")
+            self._tell("this replica does not see the cluster's changes: it does not lead")
             return False
         if is_ours:
             self._put(lease, self._identity)

@@ -1,4 +1,4 @@
-"""The extender's metrics for Prometheus: what it was asked, how long that took, and what the cluster has.
+"""The extender's metrics for Prometheus: its questions, their duration, and the cluster's state.
 
 No series has a node's or a pod's name: there are ten thousand of each.
 """
@@ -21,7 +21,7 @@ _PODS = (
     "Pods that ask for devices, by state: waiting, binding, bound; held (they wait, and a place is held for "
     "their group) and unverified (bound, and their assignment proves nothing)."
 )
-#: Of Cluster.counts: the metric, its labels, and what it says.
+#: Of Cluster.counts: the metric, its labels, and its help.
 _GAUGES: tuple[tuple[str, str, dict[str, str], str], ...] = (
     (
         "nodes",
@@ -93,7 +93,7 @@ class Metrics:
 
 
 class _State(Collector):
-    """What the cluster has when it is asked."""
+    """The cluster's state at the scrape."""
 
     def __init__(
         self, counts: Callable[[], Mapping[str, int]], state: Callable[[], Mapping[str, bool]]

@@ -1,7 +1,7 @@
-"""What the cluster's state is made of: pods that ask for devices, those that are being bound, and nodes.
+"""The values of the cluster's state: pods that ask for devices, those that are being bound, and nodes.
 
-There are ten thousand of each: classes with slots, and what is equal is one object. What they add up to is
-accounting.py's, who changes them cluster.py's.
+There are ten thousand of each: classes with slots, and equal values are one object. accounting.py adds them
+up, cluster.py changes them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Pod:
         self.uid, self.namespace, self.name = uid, namespace, name
         self.demand, self.shape = demand, shape
         self.priority = 0
-        #: What kube-scheduler has said of it last, of a pod that is not bound (groups.failure).
+        #: kube-scheduler's last word on it, for a pod that is not bound (groups.failure).
         self.failure = ""
         #: The node that it is bound to; "": none.
         self.node = ""
-        #: What it holds there; None: not known.
+        #: Its share there; None: not known.
         self.held: Held | None = None
-        #: Of what was read of the API's object last.
+        #: Of the API's object at the last reading.
         self.stamp = 0
 
 
 class Assumed(Value):
-    """A pod that is being bound, or that is to be with its group: it counts on the node, whatever the watch
-    says of it."""
+    """A pod that is being bound, or that waits for its group: it counts on the node regardless of the
+    watch."""
 
     uid: str
     node: str
@@ -65,29 +65,29 @@ class NodeSummary(Value):
     #: Why no pod can be placed there; "": pods can.
     why_not: str
     devices: NodeDevices = NodeDevices()
-    #: What is free of each device.
+    #: The free part of each device.
     memory: Sequence[int] = ()
     cores: Sequence[int] = ()
 
 
 class Crew(Value):
-    """A node with those who hold something there."""
+    """A node with the pods that hold a share there."""
 
     devices: NodeDevices
-    #: UID, priority (None: it cannot be ended), and what it holds.
+    #: UID, priority (None: it cannot be ended), and share.
     members: tuple[tuple[str, int | None, Held], ...]
     binpack: bool
 
 
 class Node:
-    """A node, with what counts there."""
+    """A node, with the pods that count there."""
 
     __slots__ = (
         "cores", "devices", "is_stale", "lowest", "memory", "most", "number", "pods", "policy", "stamp",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
-        #: Its place in what is remembered of demands.
+        #: Its index in the cached verdicts.
         self.number = number
         self.devices = NodeDevices("unknown")
         self.policy: str | None = None

@@ -1,9 +1,9 @@
-"""Which pods would have to end on a node, so that one of a higher priority has a place on its devices.
+"""The pods that would have to end on a node, so that one of a higher priority fits on its devices.
 
 kube-scheduler finds victims by a node's sums, which tell nothing of a device: it would end pods on two
 devices that leave room on neither, or none where the sums fit. Here they are found by devices, in its way:
 without all pods of a lower priority, then with as many of them again as leave a place, the highest priority
-first. What it has chosen itself stays chosen, as it may be needed for what is not known here (CPU, memory,
+first. Its own choice stays chosen, as it may be needed for reasons that are unknown here (CPU, memory,
 ports).
 
 Versions 1.20 and 1.21 of kube-scheduler never ask (kubernetes#102971), those from 1.22 to 1.37 only for nodes
@@ -26,7 +26,7 @@ _MOST_S = 5.0
 
 
 class Patience:
-    """What one question of many nodes may take: steps of placement, and time."""
+    """The budget of one question about many nodes: steps of placement, and time."""
 
     def __init__(self) -> None:
         self.effort = Effort()
@@ -41,9 +41,8 @@ class Patience:
 def victims(
     crew: Crew, shape: PodShape, priority: int, chosen: Collection[str], patience: Patience
 ) -> list[str] | None:
-    """The UIDs of the pods that must end, those `chosen` by kube-scheduler among them; None where that is not
-    enough. Where no patience is left: all of a lower priority, or None where it was not seen that they are
-    enough."""
+    """The UIDs of the pods that must end, those `chosen` by kube-scheduler among them; None if that is not
+    enough. Without patience: all of a lower priority, or None if it is not known that they are enough."""
     lower = [
         each for each in crew.members if each[0] in chosen or (each[1] is not None and each[1] < priority)
     ]

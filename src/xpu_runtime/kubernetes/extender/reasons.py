@@ -1,4 +1,4 @@
-"""Why a pod does not fit on nodes, in words that `kubectl describe pod` shows, and what would fit.
+"""Why a pod does not fit on nodes, in words for `kubectl describe pod`, and the nearest request that fits.
 
 kube-scheduler counts the nodes that give the same reason and joins the reasons to one message, of which an
 event shows the first kilobyte. So a few nodes each get their own figures; of many all get one sentence, with
@@ -26,15 +26,15 @@ from xpu_runtime.request.units import show, show_exactly
 _MOST_NODES = 8
 #: Groups of devices with equal figures, and containers, that are named.
 _MOST_SHOWN = 8
-#: Nodes that are looked at for what would fit.
+#: Nodes on which a nearest request is looked for.
 _LOOKED_AT = 32
 _LIMITS = "a memory limit", "a cap on cores"
-#: What keeps a pod off nodes on which it would have a place else.
+#: The reason that keeps a pod off nodes on which it would fit otherwise.
 _HELD = "; it would fit but for places that are held for pods of groups not bound yet"
 
 
 class Reasons:
-    """What is said of one pod."""
+    """The reasons for one pod."""
 
     def __init__(
         self, cluster: Cluster, resources: Resources, pod: Mapping[str, Any], demand: PodDemand
@@ -44,12 +44,12 @@ class Reasons:
         self._pod = pod
         self._demand = demand
         everything = demand.every
-        #: What the only container that asks wants; None: several ask.
+        #: The demand of the only container that asks; None: several ask.
         self._only = everything[0][1] if len(everything) == 1 else None
         self._asked = asked_by(everything)
         limits = [each.limits for _, each in everything]
         self._is_spread = any(each.count > 1 for _, each in everything)
-        #: Whether a container asks for a limit of memory, and one of cores.
+        #: Whether a container asks for a limit on memory, and for one on cores.
         self._limits = any(memory for memory, _ in limits), any(cores for _, cores in limits)
 
     def of(self, full: Sequence[str], never: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -95,7 +95,7 @@ class Reasons:
         return f"; the nearest request that fits now: {words}"
 
     def _devices(self, node: NodeSummary, is_free: bool) -> str:
-        """`GPU 0 3 GiB free, GPU 1 2 GiB free`: what is free now; else what pods can have at most: `GPU 0 has
+        """`GPU 0 3 GiB free, GPU 1 2 GiB free`: the free part now; or the most that pods can have: `GPU 0 has
         15 GiB`."""
         has = node.devices
         memory, cores = (node.memory, node.cores) if is_free else (has.memory, has.cores)
@@ -153,10 +153,10 @@ def _has_vendors(has: NodeDevices) -> bool:
 
 
 def nearest(demand: Demand, node: NodeSummary, unit: int) -> tuple[tuple[int, float], Demand] | None:
-    """What is nearest to `demand` of what fits on the node, and how near it is (more is nearer): as many
-    devices with less of each, else fewer devices."""
+    """The request nearest to `demand` that fits on the node, and its nearness (more is nearer): as many
+    devices with less of each, or fewer devices."""
     kinds, has = node.devices.kinds, node.devices
-    # All of the cores are no cap, and what would fit may be less than all of them.
+    # 100 % of the cores is no cap, and the nearest request may have less.
     limits = not demand.is_whole, bool(demand.cores)
     groups: Iterable[Sequence[int]] = (range(len(has.uuids)),) if kinds is None else kinds.groups_of(limits)
     found = []

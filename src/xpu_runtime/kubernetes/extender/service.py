@@ -61,7 +61,7 @@ def _bound(where: tuple[str, int]) -> socket.socket:
 
 
 def _is_refused(value: Any) -> bool:
-    """Whether an answer of a verb gives nothing: in a busy cluster some node fails nearly each filter."""
+    """Whether a verb's answer refuses everything: in a busy cluster some node fails nearly each filter."""
     if not isinstance(value, dict):
         return False
     fitting = value.get("NodeNames") or (value.get("Nodes") or {}).get("items")
@@ -93,7 +93,7 @@ class Extender:
             api, self._cluster, keys, lambda: leadership.is_leading, self._metrics.bound, in_flight.end
         )
         verbs = Verbs(self._cluster, resources, binder, in_flight, lambda: leadership.is_leading)
-        #: By path: what answers, and what kube-scheduler is told of an error.
+        #: By path: the handler, and the form of an error for kube-scheduler.
         self._verbs: dict[str, tuple[Callable[[Any], Any], Callable[[str], Any]]] = {
             "/filter": (verbs.filter, lambda text: {"Error": text}),
             # There is no Error in a list of scores: without any, the other priorities decide.
@@ -135,7 +135,7 @@ class Extender:
         return self._server.ports
 
     def stop(self) -> None:
-        """Ends in order: what was asked is answered, and then another replica may lead."""
+        """Ends in order: open questions are answered first, then another replica may lead."""
         self._ended.set()
         self._server.stop(_END_S)
         self._leadership.stop()
@@ -167,12 +167,12 @@ class Extender:
             answer = self._by_leader(path, body)
             if answer is not None:
                 return Answer(200, JSON, answer)
-            # What a filter says promises nothing; a bind is the leader's alone.
+            # A filter's answer promises nothing; only the leader binds.
             if path != "/bind" or time.monotonic() - began >= _PATIENCE_S or self._ended.wait(_LOOK_S):
                 break
         if is_passed_on and path == "/bind" and not self._leadership.is_leading:
             # It did when it was last heard of, as one whose container has been started again: an answer would
-            # be the last word, and who has passed this on can wait.
+            # be the last word, and the replica that passed this on can wait.
             return text(503, "this replica does not lead")
         result, value = self._decide(path, *verb, body)
         content = encoded(value)
@@ -180,7 +180,7 @@ class Extender:
         return Answer(200, JSON, content)
 
     def _by_leader(self, path: str, body: bytes) -> bytes | None:
-        """What the leader answers; None where there is none to ask."""
+        """The leader's answer; None if there is no leader to ask."""
         url = self._leadership.leader_url
         if not url:
             return None
@@ -199,7 +199,7 @@ class Extender:
     def _decide(
         self, path: str, verb: Callable[[Any], Any], refused: Callable[[str], Any], body: bytes
     ) -> tuple[str, Any]:
-        """What it comes to (ok, refused, error), and the answer."""
+        """The result (ok, refused, error), and the answer."""
         if not self._following.is_complete:
             problems = "; ".join(sorted({text for text in self._following.problems.values() if text}))
             return "error", refused(f"xpu's extender has not read nodes and pods yet ({problems})")
@@ -213,7 +213,7 @@ class Extender:
             value = verb(arguments)
         except WrongRequest as error:
             return "error", refused(str(error))
-        except Exception as error:  # kube-scheduler must get an answer that it can show, whatever happens
+        except Exception as error:  # kube-scheduler must get an answer that it can show, after any error
             self._log(f"{path}: {traceback.format_exc()}")
             why = without_percent(f"{type(error).__name__}: {error}")
             return "error", refused(f"xpu's extender failed: {why}"[:1000])

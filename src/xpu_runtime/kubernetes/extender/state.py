@@ -1,5 +1,5 @@
-"""The state of a cluster: nodes, the pods on them, and who has a place and is not bound; and the steps that
-change it.
+"""The state of a cluster: nodes, the pods on them, and pods with a place that are not bound; and the steps
+that change it.
 
 Holds no lock: Cluster (cluster.py), the only caller, has its own while it calls anything here. Nothing here
 waits.
@@ -60,8 +60,7 @@ class State:
         return assumed.hold if assumed is not None else None
 
     def given_away(self, of: Member | None) -> dict[str, str]:
-        """By UID the nodes of pods of which the place is given away where it is needed, the group of `of`
-        apart."""
+        """By UID the nodes of pods whose place may be given away, without the group of `of`."""
         now = self._clock()
         held = ((uid, each.node, each.hold) for uid, each in self.assumed.items() if each.hold is not None)
         return {
@@ -73,8 +72,8 @@ class State:
     def fits_without(
         self, held: Mapping[str, str], names: Iterable[str], shape: PodShape, most: int
     ) -> set[str]:
-        """Those of the nodes on which the pod would have a place but for pods with these UIDs, by which their
-        nodes are; no more than `most` are looked at."""
+        """The nodes on which only these pods (by UID, with their nodes) keep the pod from fitting; looks at
+        `most` at most."""
         wanted, found, effort = set(held.values()), set(), Effort()
         for name in itertools.islice((name for name in names if name in wanted), most):
             node = self.nodes.get(name)
@@ -89,7 +88,7 @@ class State:
         return found
 
     def forget_group(self, group: str, over: float | None = None) -> None:
-        """Nothing is held of that group any more; `over`: but for what is held beyond that time."""
+        """Ends all held places of that group; `over`: except for those held beyond that time."""
         held = ((uid, each.hold) for uid, each in self.assumed.items())
         for uid in [
             uid
@@ -124,7 +123,7 @@ class State:
         if pod.failure and assumed is not None and assumed.hold is not None:
             self.assumed[pod.uid] = assumed.replace(hold=assumed.hold.replace(failure=pod.failure))
         if pod.node and pod.held is None:
-            # Whatever became of its annotation, it was seen what it holds.
+            # Its share was seen, even if its annotation has changed since.
             if assumed is not None and assumed.node == pod.node and assumed.hold is None:
                 pod.held = assumed.held
             elif before is not None and before.node == pod.node:

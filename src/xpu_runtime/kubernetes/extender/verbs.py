@@ -1,8 +1,8 @@
-"""What kube-scheduler asks of an extender: filter, prioritize, preempt and bind, as JSON values.
+"""kube-scheduler's questions to an extender: filter, prioritize, preempt and bind, as JSON values.
 
 The types are those of k8s.io/kube-scheduler/extender/v1, which have no JSON names: Go writes the fields as
 they are called (`NodeNames`), and reads them in any case, as is done here. kube-scheduler takes any status
-but 200 for a failure without a reason; so whatever goes wrong is answered with an Error, which it shows.
+but 200 for a failure without a reason; so every failure is answered with an Error, which it shows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from xpu_runtime.kubernetes.resources import DemandError, Resources
 from xpu_runtime.placement.demand import PodDemand
 
 _HIGHEST = 10
-#: Nodes that are looked at for what could be given away.
+#: Nodes on which places to give away are looked for.
 _MOST_GIVEN = 256
 
 
 class WrongRequest(XpuError):
-    """What was asked is not in kube-scheduler's form."""
+    """The question is not in kube-scheduler's form."""
 
 
 class Verbs:
@@ -43,7 +43,8 @@ class Verbs:
         in_flight: InFlight,
         may_hold: Callable[[], bool],
     ) -> None:
-        """`may_hold`: whether this replica leads at the moment, and what it holds for groups is held."""
+        """`may_hold`: whether this replica leads at the moment, so that places that it holds for groups
+        count."""
         self._cluster = cluster
         self._resources = resources
         self._binder = binder
@@ -69,7 +70,7 @@ class Verbs:
         if min(verdicts, default=FULL) >= FULL and self._gives_away(demand, names, verdicts, member):
             verdicts = self._judge(pod, demand, names)
         if member is not None:
-            # Nobody has to wait for its bind: what it gets is held.
+            # No other question has to wait for its bind: its place is held.
             held = self._hold(pod, member, names, verdicts)
             if held:
                 return _filtered([held], nodes, {}, {})
@@ -152,8 +153,8 @@ class Verbs:
     def _gives_away(
         self, demand: PodDemand, names: list[str], verdicts: list[int], member: groups.Member | None
     ) -> bool:
-        """Whether a place may have become free for a pod that has none: what is held for a group which has
-        failed is let go, if that serves it and no bind comes in the time that one may take."""
+        """Whether a place may have become free for a pod that has none: places held for a failed group are
+        given away, if that helps and if no bind comes in the time that one may take."""
         full = [name for name, verdict in zip(names, verdicts) if verdict == FULL]
         _, shape = self._cluster.shape(demand)
         since = self._cluster.to_give_away(full, shape, member, _MOST_GIVEN)
@@ -166,8 +167,8 @@ class Verbs:
     def _hold(
         self, pod: Mapping[str, Any], member: groups.Member, names: list[str], verdicts: list[int]
     ) -> str:
-        """The node on which a place is held for the pod: that of a bind under way, or the nominated one, else
-        one with the highest score; "": none has a place, and `verdicts` says so of all."""
+        """The node on which a place is held for the pod: that of a bind under way, or the nominated one, or
+        one with the highest score; "": none has a place by `verdicts`."""
         made = self._cluster.pod(pod)
         assert made is not None  # its demand is well-formed, and not empty
         first = self._cluster.assumed_on(_uid_of(pod)) or member.nominated
@@ -181,7 +182,7 @@ class Verbs:
         return ""
 
     def _no_place(self, uid: str, node: str) -> str:
-        """What the node has now, for a pod that was to be bound there."""
+        """The node's present state, for a refused bind."""
         pod = self._cluster.known_pod(uid)
         if pod is None:
             return f"node {node} has no place for the pod"
@@ -196,7 +197,7 @@ def _best(verdicts: list[int]) -> int | None:
 
 
 def encoded(answer: Any) -> bytes:
-    """The JSON of a verb's answer. Ten thousand nodes may have one reason, of which all is encoded once."""
+    """The JSON of a verb's answer. Ten thousand nodes may have one reason, which is encoded once."""
     maps = ("FailedNodes", "FailedAndUnresolvableNodes") if isinstance(answer, dict) else ()
     reasons = {name: answer[name] for name in maps if name in answer}
     rest = {name: answer[name] for name in answer if name not in reasons} if reasons else answer
@@ -212,7 +213,7 @@ def encoded(answer: Any) -> bytes:
 
 
 def without_percent(text: str) -> str:
-    """kube-scheduler takes what it is told for a format of Go's fmt: 30% would be shown as 30%!(NOVERB)."""
+    """kube-scheduler takes messages for formats of Go's fmt: 30% would be shown as 30%!(NOVERB)."""
     return text.replace("%", " percent")
 
 

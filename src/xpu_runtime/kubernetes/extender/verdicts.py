@@ -1,4 +1,4 @@
-"""What a node is for a demand, and what was found out about that, a byte for each node and demand.
+"""A node's verdict for a demand, and a cache of verdicts, a byte for each node and demand.
 
 A filter of ten thousand nodes is mostly asked again and again for the same demands, while few of the nodes
 change.
@@ -12,7 +12,7 @@ from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.objects import Node
 from xpu_runtime.placement.pod import Effort, PodShape, place
 
-#: What a node is for a demand: 1 to 11, it fits, with a score of 0 to 10; or one of these.
+#: A verdict: 1 to 11, it fits, with a score of 0 to 10; or one of these.
 UNKNOWN, FULL, NEVER = 0, 12, 13
 #: A verdict that says that it fits is a score of so much more.
 FITS = 1
@@ -21,7 +21,7 @@ _MOST_DEMANDS = 256
 
 
 class Verdicts:
-    """What is known of nodes, by their numbers."""
+    """Cached verdicts of nodes, by their numbers."""
 
     def __init__(self) -> None:
         self._by_demand: OrderedDict[object, bytearray] = OrderedDict()
@@ -47,7 +47,7 @@ class Verdicts:
             verdicts[number] = UNKNOWN
 
     def of(self, shape: PodShape) -> bytearray:
-        """For that demand, by a node's number; whoever finds one out writes it there."""
+        """The verdicts for that demand, by a node's number; callers that compute one write it there."""
         verdicts = self._by_demand.get(shape.key)
         if verdicts is None:
             if len(self._by_demand) >= _MOST_DEMANDS:
@@ -59,7 +59,7 @@ class Verdicts:
 
 
 def judge(node: Node, shape: PodShape, binpack: bool, effort: Effort) -> int:
-    """What a node, which has been counted, is for that demand."""
+    """The verdict of a counted node for that demand."""
     has = node.devices
     if has.why_not:
         return NEVER

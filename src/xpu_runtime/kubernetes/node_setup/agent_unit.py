@@ -1,8 +1,8 @@
 """The node's `xpu agent`: a unit of the node's systemd, which the tree brings.
 
-A container of the pod is no place for it. Its workers do starts for the node's engine, and decline whoever is
-in other namespaces; and what a start has begun for a device (MPS's daemon) has to outlive an update of the
-DaemonSet. A node without it starts containers all the same, so nothing here fails an installation.
+It cannot run in a container of the pod. Its workers do starts for the node's engine, and decline callers in
+other namespaces; and a device's daemon that a start began (MPS) has to outlive an update of the DaemonSet. A
+node without it starts containers all the same, so nothing here fails an installation.
 """
 
 from __future__ import annotations

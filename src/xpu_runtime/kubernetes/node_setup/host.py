@@ -1,8 +1,8 @@
 """Into the node, out of a pod: its mount namespace, which has its files, its driver and its engine.
 
-The pod sees the node's processes (hostPID), so the node's init is process 1. What is opened before stays
-open: that is how the image's own files and the service account are read from there. Who has entered does
-not come back.
+The pod sees the node's processes (hostPID), so the node's init is process 1. Open files stay open: that is
+how the image's own files and the service account are read from there. A process that has entered does not
+come back.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def enter(init: int = 1) -> None:
 
 
 def there(init: int, work: Callable[[], object]) -> int:
-    """Does `work` on the node, in a process of its own, so that this one stays in the pod; the exit status: a
-    number that `work` returned, else 0. What it raises is its last line on stderr, and 1."""
+    """Does `work` on the node, in a process of its own, so that this one stays in the pod. Returns the exit
+    status: a number that `work` returned, or 0; after an exception 1, with its text as the last line on
+    stderr."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -68,8 +69,8 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def run(*words: str) -> str:
-    """Runs a program of the node with its paths, and gives what it said, which the log has too; ConfigError
-    where it fails."""
+    """Runs a program of the node with its paths, and returns its output, which is logged too; ConfigError if
+    it fails."""
     environ = {"PATH": ":".join((_PATH, *_OTHERS)), "LANG": "C.UTF-8", "HOME": "/root"}
     try:
         done = subprocess.run(

@@ -1,13 +1,11 @@
-"""What runs beside the device plugin as long as the DaemonSet's pod does: keys in step, and the end of it
-all.
+"""Runs beside the device plugin as long as the DaemonSet's pod: keeps keys in step, and cleans up at the end.
 
 A pod ends when it is updated, restarted, or its DaemonSet is removed, or when somebody keeps it off its node;
-only the last two are reasons to take the runtime from the node. So the API is asked at the end. Whoever may
-not see the DaemonSet any more has lost his rights because they are removed with it. Whose token is taken no
-more may be in the same case, or may have been deleted by force, as a token ends with its pod's object: then
-another pod comes in its place, which installs the runtime, and what it has installed is left alone. Where the
-API does not answer, nothing is taken away, and packaging/kubernetes/uninstall is there for that. What is
-taken away is setup.py's to know.
+only the last two are reasons to take the runtime from the node. So the API is asked at the end. A pod that
+may not see the DaemonSet any more has lost its rights because they are removed with it. If its token is
+refused, it may be in the same case, or may have been deleted by force, as a token ends with its pod's object:
+then another pod comes in its place and installs the runtime, and that installation is left alone. If the API
+does not answer, nothing is removed; packaging/kubernetes/uninstall is for that case. setup.py removes.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ LABEL = "yoyoworks.com/xpu.runtime"
 #: `pending` where a part of the runtime stays: packaging/kubernetes/uninstall looks for it.
 REMOVAL = "yoyoworks.com/xpu.removal"
 _OURS = "yoyoworks.com/xpu"
-#: What that says on a node that we are kept off, and where a DaemonSet has what nodes must be.
+#: The label's value on a node that we are kept off, and the place of a DaemonSet's affinity.
 _DISABLED, _REQUIRED = "disabled", "requiredDuringSchedulingIgnoredDuringExecution"
 #: Labels that are people's own words to us.
 _THEIRS = (_OURS, "yoyoworks.com/xpu.placement")
@@ -43,13 +41,14 @@ _ASK_S = 5.0
 
 
 def keep(keys: str, write: Callable[[bytes], bool]) -> None:
-    """Until SIGTERM or SIGINT: gives what is in the file `keys` to `write` at first, whenever it changes, and
-    again where `write` could not do it (False), each time after twice as long: it says why in the log."""
+    """Until SIGTERM or SIGINT: gives the content of the file `keys` to `write` at first and whenever it
+    changes. If `write` fails (False, with the reason in the log), it is repeated, each time after twice as
+    long."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     if read(keys) is None:
         # A cluster without the extender has none.
         say(f"no keys in {keys}: they are looked for each {_PAUSE_S:.0f} s")
-    # Not what is there now: the Secret may have changed since the init container has read it.
+    # Not the present content: the Secret may have changed since the init container has read it.
     written = tried = None
     again_at, pause = 0.0, _PAUSE_S
     while True:
@@ -75,8 +74,8 @@ def read(path: str) -> bytes | None:
 
 
 def is_removed(api: Api, namespace: str, daemonset: str, node: str) -> bool:
-    """Whether the DaemonSet was removed, or is being so, or is kept off the node by its label; says why where
-    that cannot be known."""
+    """Whether the DaemonSet was removed, or is being removed, or is kept off the node by its label; logs the
+    reason if that is unknown."""
     try:
         found = api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{daemonset}")
     except ApiError as error:
@@ -100,8 +99,8 @@ def is_removed(api: Api, namespace: str, daemonset: str, node: str) -> bool:
 
 
 def _leaves_disabled_out(daemonset: Mapping[str, Any]) -> bool:
-    """Whether the DaemonSet's affinity keeps it off nodes with that label: it may be another than ours, and a
-    pod that ends is then only updated or restarted."""
+    """Whether the DaemonSet's affinity keeps it off nodes with that label: a DaemonSet without it only
+    updates or restarts its pod."""
     found: Any = daemonset
     for name in ("spec", "template", "spec", "affinity", "nodeAffinity", _REQUIRED):
         found = found.get(name) or {}
@@ -124,10 +123,10 @@ def _is_disabled(api: Api, node: str) -> bool:
 
 
 def check_pod(api: Api, namespace: str, node: str, uid: str) -> None:
-    """ConfigError where the pod of that UID is not on the node any more; where that is not known, it is said.
+    """ConfigError if the pod of that UID is not on the node any more; logs the reason if that is unknown.
 
-    A kubelet before 1.22 may start an init container again of a pod that was deleted by force, after that of
-    the pod in its place: it would pass for who has installed last. Its token may still be taken for 10 s.
+    A kubelet before 1.22 may restart an init container of a pod that was deleted by force, after that of the
+    pod in its place: it would pass for the last installer. Its token may still be accepted for 10 s.
     """
     deleted = ConfigError("this pod was deleted", "nothing: the one in its place installs the runtime")
     try:

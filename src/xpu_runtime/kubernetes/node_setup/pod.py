@@ -1,6 +1,6 @@
-"""The pod that a node is set up from: its settings, the cluster it is in, and what it does on the node.
+"""The pod that sets up a node: its settings, its cluster, and its work on the node.
 
-What the steps on the node are is setup.py's to know, how to get there host.py's.
+setup.py has the steps on the node, host.py the way there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ daemonset_option = click.option(
     "--daemonset", default="xpu-node", show_default=True, metavar="NAME", help="Whose removal counts."
 )
 keys_option = click.option(
-    "--keys", default=KEYS, show_default=True, metavar="FILE", help="What assignments are verified with."
+    "--keys", default=KEYS, show_default=True, metavar="FILE", help="The keys that verify assignments."
 )
 
 
@@ -44,7 +44,7 @@ def install(init: int, configuration: str, keys: str, containerd_config: str, co
 
 
 def write_keys(init: int, content: bytes) -> bool:
-    """Gives the node these keys, unless it has them; whether it has them then."""
+    """Gives the node these keys, unless it has them; returns whether it has them then."""
     if host.there(init, lambda: _write_keys(content)):
         host.say("the node keeps its old keys", error=True)
         return False
@@ -57,8 +57,8 @@ def _write_keys(content: bytes) -> None:
 
 
 def uninstall(init: int, api: Api | None, installer: str = "") -> None:
-    """Takes the runtime from the node, and what was said of it in the cluster; nothing where another pod than
-    that of the UID `installer`, if one is given, has installed it since. ConfigError."""
+    """Removes the runtime from the node, and its labels from the cluster; does nothing if another pod than
+    that of the UID `installer`, if given, has installed it since. ConfigError."""
     status = host.there(init, lambda: setup.uninstall(installer))
     if status == setup.KEPT:
         return
@@ -85,5 +85,5 @@ def namespace() -> str:
 
 
 def node_name() -> str:
-    """This node's name in the cluster: NODE_NAME of the pod's environment, else the machine's."""
+    """This node's name in the cluster: NODE_NAME of the pod's environment, or the machine's name."""
     return os.environ.get("NODE_NAME") or os.uname().nodename.lower()

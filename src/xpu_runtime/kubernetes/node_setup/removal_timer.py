@@ -1,8 +1,8 @@
-"""What is left to do when the pod that undoes an installation has gone: a timer of the node's systemd.
+"""A timer of the node's systemd, which finishes the removal after the pod is gone.
 
-Containers that run name the installed programs, and nothing in the cluster may be there any more when the
-last of them ends. The timer asks each minute, over reboots too, and removes itself with the rest. A node
-without systemd keeps the tree until packaging/kubernetes/uninstall is applied when they have ended.
+Running containers use the installed programs, and when the last of them ends our pods may be gone from the
+cluster. The timer asks each minute, over reboots too, and removes itself with the rest. A node without
+systemd keeps the tree until packaging/kubernetes/uninstall is applied when they have ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def schedule(prefix: str) -> bool:
     if not has_systemd():
         say("the node has no systemd: apply packaging/kubernetes/uninstall when they have ended", error=True)
         return False
-    # Not by its file, which may be all that one who was killed has come to.
+    # Not by its file, which may be the only trace of a call that was killed.
     with contextlib.suppress(ConfigError):
         run("systemctl", "is-active", "--quiet", f"{_NAME}.timer")
         return True
@@ -54,10 +54,10 @@ def schedule(prefix: str) -> bool:
 
 
 def cancel() -> None:
-    """Removes the timer, where there is one; an installation that comes again needs what it would remove."""
+    """Removes the timer, if there is one; a new installation needs the files that it would remove."""
     if not os.path.exists(_path("timer")):
         return
-    # Not the service: it may be who calls this.
+    # Not the service: it may be the caller.
     with contextlib.suppress(ConfigError):
         run("systemctl", "disable", "--now", f"{_NAME}.timer")
     for kind in ("timer", "service"):

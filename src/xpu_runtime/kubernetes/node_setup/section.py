@@ -1,8 +1,8 @@
-"""The section `kubernetes` of a node's config.yaml, written beside what the node's owner has there.
+"""The section `kubernetes` of a node's config.yaml, beside the content of the node's owner.
 
-There is one file, and its comments and order are its owner's: the section is a block between two marks at
-its end, and a section of the owner's own is kept in that block as comments, and comes back when the block
-goes. Texts only: no file is read or written here, and what the keys mean is the schema's to know.
+There is one file, and its owner decides about comments and order: the section is a block between two marks at
+its end. An owner's own section is kept in that block as comments, and comes back when the block goes. Texts
+only: no file is read or written here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def written(text: str, values: dict[str, Any], path: str) -> str:
 
 
 def without(text: str, path: str) -> str:
-    """`text` as it was before `written`, but for the place of a section of the owner's own, which is the end.
-    ConfigError where half of the block is there."""
+    """`text` as it was before `written`; only an owner's own section moves to the end. ConfigError if only
+    half of the block is there."""
     begin, end = text.find(BEGIN), text.find(END)
     if begin < 0 and end < 0:
         return text
@@ -48,7 +48,7 @@ def without(text: str, path: str) -> str:
 
 
 def _split(text: str, path: str) -> tuple[str, str, str]:
-    """What is before a section of the owner's own, the section, and what is after it."""
+    """The text before an owner's own section, the section, and the text after it."""
     try:
         document = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:

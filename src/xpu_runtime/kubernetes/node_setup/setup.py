@@ -1,9 +1,8 @@
-"""The steps by which a node gets the runtime, and by which it is as it was before.
+"""The steps that install the runtime on a node, and those that restore the node.
 
-All of them run in the node's mount namespace, each can be repeated, and one that fails leaves those before
-it done: the init container comes again. What was changed is written down beside the keys, since what was
-there before the installation (a package of ours, an entry in containerd's configuration) is not ours to
-take away.
+All of them run in the node's mount namespace, each can be repeated, and one that fails leaves those before it
+done: the init container runs again. The changes are written down beside the keys, because older parts (a
+package of ours, an entry in containerd's configuration) must not be removed.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from xpu_runtime.value import Value
 FOLDER = "/etc/xpu/kubernetes"
 KEYS = f"{FOLDER}/keys"
 _DONE = f"{FOLDER}/installed.json"
-#: What a package of ours has, and where it says which build it is.
+#: Files of a package of ours, and the place of its build's mark.
 _PACKAGE, _OURS = "/usr/bin", os.path.join(tree.PREFIX, "bin")
 _PACKAGE_VERSION = "/usr/lib/xpu-container-runtime/python/xpu_runtime/version.py"
-#: In the run folder: what `xpu runtime retire` writes (cli/removal.py).
+#: In the run folder: the file of `xpu runtime retire` (cli/removal.py).
 _CALLERS = "callers"
-#: Of what `xpu runtime` says after a change.
+#: Of `xpu runtime`'s output after a change.
 _TOLD_TO_RESTART = "For the change to take effect"
 _SMALL = 64 << 10
 #: What `uninstall` returns where containers still call the tree, and nothing removes it after them; and where
@@ -67,7 +66,7 @@ def install(source: str, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
-    """One at a time; who is killed lets go of it."""
+    """One at a time; a killed process releases it."""
     folder = os.open(_LOCKED, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -96,7 +95,8 @@ def _install(source: str, settings: Settings) -> None:
 
 
 def write_keys(keys: bytes) -> bool:
-    """Makes the node's keys these; whether they were others. AssignmentError where they are none, OSError."""
+    """Makes these the node's keys; returns whether they were others. AssignmentError if they are not valid,
+    OSError."""
     with contextlib.suppress(OSError):
         if files.read(KEYS, _SMALL) == keys:
             return False
@@ -112,9 +112,9 @@ def _check_keys(path: str) -> None:
 
 
 def uninstall(pod: str = "") -> int:
-    """Takes from the node what `install` has put there; 0. KEPT where that was another pod than `pod`, if one
-    is given. Where containers still call the runtime the tree stays for them, and a timer of the node's
-    removes it when they have ended; PENDING where there can be no timer, and this has to be done again.
+    """Removes the files of `install` from the node; returns 0. KEPT if another pod than `pod`, if given,
+    installed them. If containers still call the runtime, the tree stays for them, and a timer of the node
+    removes it when they have ended; PENDING if there can be no timer, and this has to be repeated.
     ConfigError, OSError."""
     with _lock():
         return _uninstall(pod)
@@ -145,21 +145,21 @@ def _uninstall(pod: str) -> int:
 
 
 def _end_reservations() -> None:
-    """Of pods: without the device plugin nobody would end them, and they would be taken from docker's
-    containers until the next boot. What a container has that runs is its grant."""
+    """Ends pods' reservations: without the device plugin they would stay, and docker's containers could not
+    have that memory until the next boot. A running container has its grant."""
     if not os.path.exists(paths.in_run_dir("ledger.db")):
         return
     try:
         with PodLedger() as ledger:
             ledger.deallocate([each.uid for each in ledger.allocations()])
     except XpuError as error:
-        say(f"what is reserved for pods stays so until the next boot: {error}", error=True)
+        say(f"reservations of pods stay until the next boot: {error}", error=True)
 
 
 def finish() -> int:
-    """The last part of `uninstall`, which the node's timer repeats; what that returns."""
+    """The last part of `uninstall`, which the node's timer repeats; returns the same."""
     with _lock():
-        # What was installed meanwhile stays.
+        # A newer installation stays.
         return _finish() if (_done() or {}).get("removing") else 0
 
 
@@ -189,7 +189,7 @@ def _finish() -> int:
 
 
 def _has_package() -> bool:
-    """Whether the node has a package of ours; ConfigError where that is another build."""
+    """Whether the node has a package of ours; ConfigError if that is another build."""
     try:
         text = files.read(_PACKAGE_VERSION, _SMALL).decode("utf-8", "replace")
     except OSError:
@@ -259,10 +259,10 @@ def _configure_containerd(settings: Settings, programs: str) -> None:
 
 
 def _restart(unit: str, path: str, said: str) -> None:
-    """Restarts containerd where it has not read its configuration since that has changed.
+    """Restarts containerd if it has not read its configuration since the change.
 
-    That is told by what `xpu runtime` has said, or by their times. Containers go on meanwhile: their shims
-    are processes of their own.
+    `xpu runtime`'s output, or the times of file and process, tell that. Containers go on meanwhile: their
+    shims are processes of their own.
     """
     if not _has_old_configuration(path) and _TOLD_TO_RESTART not in said:
         return
@@ -303,7 +303,7 @@ def _write_done(record: dict[str, Any]) -> None:
 
 
 def _callers() -> list[str]:
-    """Who calls the tree's programs as long as it runs: containers, and an engine that has not been
+    """Processes that still call the tree's programs: containers, and an engine that has not been
     restarted."""
     if not os.path.exists(os.path.join(_OURS, "xpu")):
         return []
@@ -321,8 +321,8 @@ def _callers() -> list[str]:
 
 
 def _remove_state() -> None:
-    """The ledger and the caches, which nobody uses any more and nobody had before; not what somebody else has
-    mounted there."""
+    """Removes the ledger and the caches, which are not used any more and were not there before; leaves mounts
+    of others."""
     with contextlib.suppress(OSError):
         mounted = files.read("/proc/self/mountinfo", 16 << 20).decode("utf-8", "replace")
         if f" {paths.DEFAULT_RUN_DIR}" not in mounted:

@@ -1,10 +1,9 @@
-"""The installed tree on the node: copied from the image in one step, and removed when nobody calls it any
+"""The installed tree on the node: copied from the image in one step, and removed when no process calls it any
 more.
 
 The image has the tree at the same path as the node, PREFIX, with a Python of its own in it
-(packaging/kubernetes), so that it runs on a node that has none. Containers that run name programs in it:
-the tree is replaced under the same path, and what is mounted from the old one into containers lives on.
-What the programs do is not known here.
+(packaging/kubernetes), so that it runs on a node that has none. Containers that run name programs in it: the
+tree is replaced under the same path, and files of the old one that are mounted into containers live on.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def copy(source: str, prefix: str) -> bool:
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
     os.makedirs(os.path.dirname(prefix), mode=0o755, exist_ok=True)
-    # Times stay: what was compiled is taken for current by its source's.
+    # Times stay: compiled code counts as current by its source's time.
     shutil.copytree(source, new, symlinks=True, ignore=shutil.ignore_patterns(STAMP))
     if stamp:
         with open(os.path.join(new, STAMP), "wb") as file:
@@ -55,7 +54,7 @@ def copy(source: str, prefix: str) -> bool:
 
 
 def remove(prefix: str) -> None:
-    """Removes the tree, and what a copy that was cut short has left. OSError."""
+    """Removes the tree, and the rest of an interrupted copy. OSError."""
     if os.path.realpath(prefix).count("/") < 2:
         raise ConfigError(f"{prefix} is no folder of an installation")
     old = f"{prefix}.old"

@@ -101,7 +101,7 @@ def set_limit(folder: str, region: str, limit: int | None) -> None:
     if limit is not None and (there is None or there > limit):
         raise ApplyError(
             f"the kernel did not take {line!r} in {path}",
-            "more than that is in use: end what uses it, then repeat",
+            "more than that is in use: end programs that use it, then repeat",
         )
 
 

@@ -237,7 +237,7 @@ def _cannot_serve(request: Request) -> str | None:
     from xpu_runtime.limits import pages
 
     if pages.needs_agent(request.sched, request.priority):
-        return "mps has neither XPU_SCHED nor XPU_PRIORITY: leave them at fixed and normal"
+        return "mps supports neither XPU_SCHED nor XPU_PRIORITY: leave them at fixed and normal"
     return None
 
 

@@ -26,7 +26,7 @@ _MAX_BYTES = 64 << 10
 _SMI = "nvidia-smi"
 _WSL = "/usr/lib/wsl/"
 _RELOAD = (
-    "reboot, or stop what uses the GPUs and run: "
+    "reboot, or stop all programs that use the GPUs and run: "
     "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia"
 )
 
@@ -92,7 +92,7 @@ def _not_loaded(root: str) -> Finding:
     if root == "/" and os.path.isdir("/sys/module/nouveau"):
         text += "; nouveau is, and has the card"
         return finding.problem(_CHECK, text, "put `blacklist nouveau` into /etc/modprobe.d, and reboot")
-    return finding.problem(_CHECK, text, "modprobe nvidia, and what dmesg says then")
+    return finding.problem(_CHECK, text, "modprobe nvidia, then look into dmesg")
 
 
 def kernel_version(root: str) -> str | None:

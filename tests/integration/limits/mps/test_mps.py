@@ -167,7 +167,7 @@ def test_a_cap_changes_live_and_new_programs_get_more(card: Node, bundles: Bundl
     seen = card.oci("exec", container, "cuda-probe", "alloc", "5000").stdout
     assert "allocating 5000 MiB: CUDA_SUCCESS" in seen
     done = card.xpu("set", container, "--sched", "burst", check=False)
-    assert "which has neither --sched nor --priority" in done.stderr
+    assert "which supports neither --sched nor --priority" in done.stderr
 
 
 class Busy:

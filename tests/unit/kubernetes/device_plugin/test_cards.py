@@ -100,7 +100,7 @@ def test_marks_that_cannot_be_read_withhold_everything(state: Path) -> None:
     (state / "state").mkdir()
     (state / "state" / marks.DRAINED).write_text("no folder")
     (found,) = cards(node(NVIDIA, ONE), "", DEFAULTS, Taken())
-    assert "cannot be told which devices are drained" in found.withheld
+    assert "the drained and reserved devices are not known" in found.withheld
 
 
 def test_a_driver_that_does_not_answer_makes_all_unhealthy(state: Path) -> None:

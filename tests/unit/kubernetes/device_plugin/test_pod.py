@@ -122,7 +122,7 @@ def test_the_nearest_request_is_said_as_limits(
 
     text = refusal_text(refusal, kept(pod(asked, annotations=annotations)), KNOWN, inventory)
 
-    nothing = "nothing smaller fits now either: see `xpu ps` for who holds what"
+    nothing = "nothing smaller fits now either: `xpu ps` lists the holders"
     assert text == (f"no; the nearest request that fits now: {limits}" if limits else f"no; {nothing}")
 
 

@@ -126,7 +126,7 @@ def test_what_was_reserved_for_pods_ends_with_the_runtime(
         assert ledger.allocations() == []
     (tmp_path / "ledger.db").write_bytes(b"none of ours" * 1000)
     setup._end_reservations()
-    assert "stays so until the next boot" in capfd.readouterr().err
+    assert "stay until the next boot" in capfd.readouterr().err
 
 
 def test_the_node_is_labelled_and_loses_what_we_said_of_it_and_nothing_else(
