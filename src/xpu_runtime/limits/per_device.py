@@ -55,7 +55,7 @@ class Locked(Lock):
             return super().__enter__()
         except TimeoutError as error:
             raise ApplyError(
-                f"{self.path} is {error.strerror}", f"see who has it: fuser {self.path}"
+                f"{self.path} is {error.strerror}", f"find the process that has it: fuser {self.path}"
             ) from error
         except OSError as error:
             raise ApplyError(f"cannot lock {self.path}: {error.strerror}") from error
