@@ -8,10 +8,11 @@ import pytest
 
 from support import inventories
 from support.requests import parse
-from xpu_runtime import paths, registered
+from xpu_runtime import granting, paths, registered
 from xpu_runtime.config.defaults import Config
-from xpu_runtime.errors import RequestError
-from xpu_runtime.ledger.grants import Holding
+from xpu_runtime.errors import DeviceError, RequestError
+from xpu_runtime.ledger.grants import Grant, Holding, Slice
+from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.limits import choose
 from xpu_runtime.request.pod_container import PodContainer
 from xpu_runtime.vendors.inventory import Device, Inventory, Library, Node
@@ -205,3 +206,19 @@ def test_a_pods_container_names_nothing_weaker_than_what_auto_takes(interposers:
     assert of_pod("library", R615, policy_pods_may_weaken_limits=True) == (soft, None)
     # Others are as they were.
     assert outcome({"XPU_MEM": "1G", "XPU_CORES": "30", "XPU_ENFORCE": "library"}) == (soft, None)
+
+
+def test_a_container_without_a_cgroup_v2_folder_is_refused_where_nothing_else_holds_its_limit(
+    interposers: None,
+) -> None:
+    """That it has none is known only once it is there: its slice is booked, with the driver to hold it."""
+    asked = parse({"XPU_MEM": "4G", "XPU_CAPABILITIES": "compute,graphics"})
+    slice_ = Slice(GPU.index, GPU.uuid, 4 << 30, True, None, Holding(*DRIVER_HARD))
+    booked = Grant(1, "c1", "/b", 1, 1, "", "pending", "hook", 0.0, (slice_,))
+    with pytest.raises(Refused) as caught:
+        granting._without_cgroup(R615, booked, asked, NOTHING_UNHELD)
+    told = caught.value.refusal.line()
+    assert "the low-level runtime made no cgroup v2 folder for this container" in told
+    assert "graphics, whose memory the interposer libraries do not see" in told
+    with pytest.raises(DeviceError, match=f"device {GPU.uuid} is no longer there"):
+        granting._without_cgroup(R615.replace(devices=()), booked, asked, NOTHING_UNHELD)

@@ -112,6 +112,15 @@ def test_a_lock_that_is_kept_is_not_waited_for_for_ever(keeper: Keeper) -> None:
         pass
 
 
+def test_something_else_in_the_locks_place_is_named(keeper: Keeper, tmp_path: Path) -> None:
+    with per_device.Locked("library", UUID):
+        (lock,) = (each for each in (tmp_path / "devices").rglob("*") if each.is_file())
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(ApplyError, match=f"cannot lock {lock}: Is a directory"):
+        per_device.Locked("library", UUID).__enter__()
+
+
 def test_other_users_of_the_host_do_not_reach_it(keeper: Keeper, tmp_path: Path) -> None:
     (tmp_path / "devices").rename(tmp_path / "before")
     with per_device.Locked("library", UUID):

@@ -269,6 +269,14 @@ def test_of_two_changes_at_once_the_second_waits_for_the_first(
     assert limits(capped) == ([(4 * GIB, 60)], [(4 * GIB, 60)])
 
 
+def test_something_else_in_the_changes_locks_place_is_named(capped: Container, run_dir: Path) -> None:
+    (run_dir / "set.lock").unlink(missing_ok=True)
+    (run_dir / "set.lock").mkdir()
+    with pytest.raises(ApplyError, match=r"cannot lock .*set\.lock: Is a directory"):
+        capped.change(Wanted(cores=10))
+    assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
+
+
 @pytest.mark.parametrize("cores", [10, 60])
 def test_a_container_that_ends_while_the_driver_is_asked_is_told(
     capped: Container, monkeypatch: pytest.MonkeyPatch, cores: int
