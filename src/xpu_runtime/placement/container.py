@@ -57,8 +57,6 @@ def place(
     `candidates` are the devices that the request may choose from, in the inventory's order, and for a list in
     the list's; `uses` has the grants by UUID.
     """
-    if request.choice == "none":
-        return ()
     devices = [available(c, uses.get(c.device.uuid, _NOTHING), oversubscribe) for c in candidates]
     fixed = request.choice in ("list", "all")
     count = len(devices) if fixed else request.count

@@ -78,8 +78,6 @@ def _nearest(
     """The nearest request that fits now. It has the values of this one in another order, or less memory, or
     fewer cores or devices."""
     eligible = [device for device in devices if device.candidate.reason is None]
-    if fixed and len(eligible) < len(devices):
-        return None
     amounts = [request.memory_of(position) for position in range(count)]
     positions = None if fixed or len(set(amounts)) == 1 else _match(devices, amounts, request.cores)
     if positions is not None:

@@ -171,7 +171,11 @@ def test_all_that_keeps_a_device_from_serving_is_told() -> None:
     _, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30"}, R580, config=NOTHING_UNHELD)
     assert reason is not None
     assert "does not list memory" in reason
-    assert "does not list cores" in reason
+    assert reason.endswith("does not list cores")
+    # Who has not asked for it himself is told where it is from.
+    asked = parse({"XPU_MEM": "4G", "XPU_CORES": "30"}).replace(cores_from="defaults.cores")
+    _, reason = choose.holding(R580, GPU, asked, NOTHING_UNHELD)
+    assert (reason or "").endswith("does not list cores (the cap comes from defaults.cores)")
 
 
 def test_an_image_cannot_lift_its_limit_by_asking_for_none() -> None:

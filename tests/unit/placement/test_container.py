@@ -177,6 +177,10 @@ def test_a_device_that_may_not_serve_says_why() -> None:
     assert refused.line().count("driver 580") == 1
     # Less of anything would not help.
     assert "nothing smaller" not in refused.line()
+    # Nor where it is named beside one that has too little.
+    refused = place(ask(MEM="16G", VISIBLE_DEVICES="0,1"), [barred, *candidates(device(1))], {})
+    assert isinstance(refused, Refusal)
+    assert refused.nearest is None
 
 
 def test_a_policys_maximum_is_what_can_be_had() -> None:

@@ -47,6 +47,7 @@ def test_what_is_not_met_is_told_with_what_is_there() -> None:
 
 def test_a_fact_that_is_not_known_meets_nothing() -> None:
     assert unmet((parse("arch>=1.0"),), {**T4, "arch": ""}) is not None
+    assert unmet((parse("driver!=1"),), {**T4, "driver": "of a beta"}) is not None
 
 
 @given(st.text(max_size=40))
