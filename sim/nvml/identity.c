@@ -149,8 +149,3 @@ NVML_API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDevice
     };
     return NVML_SUCCESS;
 }
-
-/* The first version's struct has the same fields. */
-NVML_API nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes) {
-    return nvmlDeviceGetAttributes_v2(device, attributes);
-}

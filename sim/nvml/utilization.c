@@ -1,5 +1,5 @@
 /*
- * libnvidia-ml: how busy a device was, as samples: of each process, of the whole, and as field values.
+ * libnvidia-ml: how busy a device was, as samples: of each process, and of the whole.
  * A simulated kernel keeps the multiprocessors busy, and neither the memory controller nor an engine.
  */
 #define _GNU_SOURCE
@@ -115,29 +115,5 @@ NVML_API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType
     *count = 1;
     if (samples)
         *samples = (nvmlSample_t){nvml_now(), {.uiVal = (unsigned int)value}};
-    return NVML_SUCCESS;
-}
-
-enum { FIELD_ECC_CURRENT = 1, FIELD_POWER_INSTANT = 186 };
-
-static nvmlReturn_t field(nvmlDevice_t device, nvmlFieldValue_t *value) {
-    unsigned int pending = 0;
-    value->timestamp = (long long)nvml_now();
-    value->latencyUsec = 0;
-    value->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
-    value->value.ullVal = 0;
-    switch (value->fieldId) {
-    case FIELD_ECC_CURRENT:
-        return nvmlDeviceGetEccMode(device, &value->value.uiVal, &pending);
-    case FIELD_POWER_INSTANT:
-        return nvmlDeviceGetPowerUsage(device, &value->value.uiVal);
-    }
-    return NVML_ERROR_NOT_SUPPORTED;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
-    CHECK(nvml_check_alive, device, values && count >= 0);
-    for (int i = 0; i < count; i++)
-        values[i].nvmlReturn = field(device, &values[i]);
     return NVML_SUCCESS;
 }

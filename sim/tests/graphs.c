@@ -64,6 +64,7 @@ static void check_fork(void) {
 
 static void check_broken_captures(void) {
     CUgraph graph;
+    CUdeviceptr memory;
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
            cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(one, &graph));
@@ -87,11 +88,15 @@ static void check_broken_captures(void) {
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(one, &graph));
     MUST(LAUNCH(kernel, one));
     MUST(cuStreamSynchronize(one));
+    MUST(cuMemAlloc_v2(&memory, 4096));
     begin(CU_STREAM_PER_THREAD); /* the thread's own default stream can be captured */
     MUST(cuLaunchKernel_ptsz(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    MUST(cuMemsetD32Async_ptsz(memory, 1, 8, NULL));
+    MUST(cuMemcpyDtoDAsync_v2_ptsz(memory + 64, memory, 32, NULL));
     MUST(cuStreamEndCapture_ptsz(NULL, &graph));
-    EXPECT(1, nodes_of(graph));
+    EXPECT(3, nodes_of(graph));
     MUST(cuGraphDestroy(graph));
+    MUST(cuMemFree_v2(memory));
 }
 
 static void add_two(void *number) { *(int *)number += 2; }

@@ -157,14 +157,3 @@ CUDA_API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute
     }
     return result;
 }
-
-CUDA_API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
-                                        CUdeviceptr pointer) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&cuda_memory);
-    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !find(pointer))
-        result = CUDA_ERROR_INVALID_VALUE;
-    return cuda_leave(result);
-}

@@ -59,53 +59,40 @@ static CUresult copy(void *to, const void *from, size_t bytes, int sides, bool w
 
 #define AT(pointer) ((void *)(uintptr_t)(pointer))
 
-/* One function of each kind in all its variants. */
+/* One function of each kind, and its second symbol, whose default stream is the calling thread's. */
 #define COPY(name, parameters, call_to, call_from, sides)                                                    \
-    CUDA_API CUresult cuMemcpy##name parameters { return copy(call_to, call_from, bytes, sides, true, NULL); }
+    CUDA_API CUresult cuMemcpy##name parameters {                                                            \
+        return copy(call_to, call_from, bytes, sides, true, NULL);                                           \
+    }                                                                                                        \
+    CUDA_API CUresult cuMemcpy##name##_ptds parameters {                                                     \
+        return copy(call_to, call_from, bytes, sides, true, CU_STREAM_PER_THREAD);                           \
+    }
 #define COPY_ASYNC(name, parameters, call_to, call_from, sides)                                              \
     CUDA_API CUresult cuMemcpy##name parameters {                                                            \
         return copy(call_to, call_from, bytes, sides, false, stream);                                        \
+    }                                                                                                        \
+    CUDA_API CUresult cuMemcpy##name##_ptsz parameters {                                                     \
+        return copy(call_to, call_from, bytes, sides, false, PER_THREAD(stream));                            \
     }
 
-#define TO_FROM (CUdeviceptr to, CUdeviceptr from, size_t bytes)
-#define TO_FROM_HOST (CUdeviceptr to, const void *from, size_t bytes)
-#define TO_HOST_FROM (void *to, CUdeviceptr from, size_t bytes)
-#define PEERS (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes)
-#define TO_FROM_ON (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-#define TO_FROM_HOST_ON (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
-#define TO_HOST_FROM_ON (void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+#define TO_FROM CUdeviceptr to, CUdeviceptr from, size_t bytes
+#define TO_FROM_HOST CUdeviceptr to, const void *from, size_t bytes
+#define TO_HOST_FROM void *to, CUdeviceptr from, size_t bytes
+#define PEERS CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes
+#define BOTH (TO_DEVICE | FROM_DEVICE)
 
-COPY(, TO_FROM, AT(to), AT(from), 0)
-COPY(_ptds, TO_FROM, AT(to), AT(from), 0)
-COPY(HtoD_v2, TO_FROM_HOST, AT(to), from, TO_DEVICE)
-COPY(HtoD_v2_ptds, TO_FROM_HOST, AT(to), from, TO_DEVICE)
-COPY(DtoH_v2, TO_HOST_FROM, to, AT(from), FROM_DEVICE)
-COPY(DtoH_v2_ptds, TO_HOST_FROM, to, AT(from), FROM_DEVICE)
-COPY(DtoD_v2, TO_FROM, AT(to), AT(from), TO_DEVICE | FROM_DEVICE)
-COPY(DtoD_v2_ptds, TO_FROM, AT(to), AT(from), TO_DEVICE | FROM_DEVICE)
-COPY_ASYNC(Async, TO_FROM_ON, AT(to), AT(from), 0)
-COPY_ASYNC(Async_ptsz, TO_FROM_ON, AT(to), AT(from), 0)
-COPY_ASYNC(HtoDAsync_v2, TO_FROM_HOST_ON, AT(to), from, TO_DEVICE)
-COPY_ASYNC(HtoDAsync_v2_ptsz, TO_FROM_HOST_ON, AT(to), from, TO_DEVICE)
-COPY_ASYNC(DtoHAsync_v2, TO_HOST_FROM_ON, to, AT(from), FROM_DEVICE)
-COPY_ASYNC(DtoHAsync_v2_ptsz, TO_HOST_FROM_ON, to, AT(from), FROM_DEVICE)
-COPY_ASYNC(DtoDAsync_v2, TO_FROM_ON, AT(to), AT(from), TO_DEVICE | FROM_DEVICE)
-COPY_ASYNC(DtoDAsync_v2_ptsz, TO_FROM_ON, AT(to), AT(from), TO_DEVICE | FROM_DEVICE)
-
-CUDA_API CUresult cuMemcpyPeer PEERS {
-    (void)to_context, (void)from_context;
-    return copy(AT(to), AT(from), bytes, TO_DEVICE | FROM_DEVICE, true, NULL);
-}
-CUDA_API CUresult cuMemcpyPeer_ptds PEERS { return cuMemcpyPeer(to, to_context, from, from_context, bytes); }
-CUDA_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
-                                    CUcontext from_context, size_t bytes, CUstream stream) {
-    (void)to_context, (void)from_context;
-    return copy(AT(to), AT(from), bytes, TO_DEVICE | FROM_DEVICE, false, stream);
-}
-CUDA_API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
-                                         CUcontext from_context, size_t bytes, CUstream stream) {
-    return cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, stream);
-}
+COPY(, (TO_FROM), AT(to), AT(from), 0)
+COPY(HtoD_v2, (TO_FROM_HOST), AT(to), from, TO_DEVICE)
+COPY(DtoH_v2, (TO_HOST_FROM), to, AT(from), FROM_DEVICE)
+COPY(DtoD_v2, (TO_FROM), AT(to), AT(from), BOTH)
+COPY_ASYNC(Async, (TO_FROM, CUstream stream), AT(to), AT(from), 0)
+COPY_ASYNC(HtoDAsync_v2, (TO_FROM_HOST, CUstream stream), AT(to), from, TO_DEVICE)
+COPY_ASYNC(DtoHAsync_v2, (TO_HOST_FROM, CUstream stream), to, AT(from), FROM_DEVICE)
+COPY_ASYNC(DtoDAsync_v2, (TO_FROM, CUstream stream), AT(to), AT(from), BOTH)
+/* The addresses say which devices they are of. */
+#define ANY_CONTEXT (void)to_context, (void)from_context
+COPY(Peer, (PEERS), (ANY_CONTEXT, AT(to)), AT(from), BOTH)
+COPY_ASYNC(PeerAsync, (PEERS, CUstream stream), (ANY_CONTEXT, AT(to)), AT(from), BOTH)
 
 /* Zeros need no memory: whole pages are given back to the file, and read as zeros. */
 static void clear(uintptr_t start, size_t bytes) {
@@ -151,14 +138,14 @@ static CUresult fill(CUdeviceptr to, unsigned value, size_t width, size_t count,
         return fill(to, value, width, count, true, NULL);                                                    \
     }                                                                                                        \
     CUDA_API CUresult cuMemset##name##_v2_ptds(CUdeviceptr to, type value, size_t count) {                   \
-        return fill(to, value, width, count, true, NULL);                                                    \
+        return fill(to, value, width, count, true, CU_STREAM_PER_THREAD);                                    \
     }                                                                                                        \
     CUDA_API CUresult cuMemset##name##Async(CUdeviceptr to, type value, size_t count, CUstream stream) {     \
         return fill(to, value, width, count, false, stream);                                                 \
     }                                                                                                        \
     CUDA_API CUresult cuMemset##name##Async_ptsz(CUdeviceptr to, type value, size_t count,                   \
                                                  CUstream stream) {                                          \
-        return fill(to, value, width, count, false, stream);                                                 \
+        return fill(to, value, width, count, false, PER_THREAD(stream));                                     \
     }
 
 FILL(D8, unsigned char, 1)

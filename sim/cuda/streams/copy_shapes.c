@@ -97,9 +97,11 @@ static CUresult copy_rectangle(const CUDA_MEMCPY2D *flat, bool waits, CUstream s
 }
 
 CUDA_API CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy) { return copy_rectangle(copy, true, NULL); }
-CUDA_API CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *copy) { return copy_rectangle(copy, true, NULL); }
+CUDA_API CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *copy) {
+    return copy_rectangle(copy, true, CU_STREAM_PER_THREAD);
+}
 CUDA_API CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy) { return cuMemcpy2D_v2(copy); }
-CUDA_API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy) { return cuMemcpy2D_v2(copy); }
+CUDA_API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy) { return cuMemcpy2D_v2_ptds(copy); }
 CUDA_API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) {
     return copy_rectangle(copy, false, stream);
 }
@@ -109,7 +111,9 @@ CUDA_API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *copy, CUstream st
 CUDA_API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy) {
     return copy ? copy_box(copy, true, NULL) : CUDA_ERROR_INVALID_VALUE;
 }
-CUDA_API CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy) { return cuMemcpy3D_v2(copy); }
+CUDA_API CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy) {
+    return copy ? copy_box(copy, true, CU_STREAM_PER_THREAD) : CUDA_ERROR_INVALID_VALUE;
+}
 CUDA_API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream) {
     return copy ? copy_box(copy, false, stream) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -56,10 +56,6 @@ CUDA_API CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, 
 
 CUDA_API CUresult cuMemFree(CUdeviceptr_v1 pointer) { return cuMemFree_v2(pointer); }
 
-CUDA_API CUresult cuMemcpyDtoH(void *to, CUdeviceptr_v1 from, unsigned int bytes) {
-    return cuMemcpyDtoH_v2(to, from, bytes);
-}
-
 CUDA_API CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *description) {
     if (!description)
         return CUDA_ERROR_INVALID_VALUE;
