@@ -175,33 +175,67 @@ struct sim_fault {
     int32_t result; /* an nvmlReturn_t */
 };
 
+/* What the configuration gives of a MIG device, and of a card: members here, keys in driver/config.c. */
+#define SIM_MIG_KEYS(NUMBER64, NUMBER32, TEXT)                                                               \
+    NUMBER64(memory) /* bytes */                                                                             \
+    NUMBER32(gi)                                                                                             \
+    NUMBER32(ci)                                                                                             \
+    NUMBER32(gi_minor) /* of /dev/nvidia-caps/nvidia-capN */                                                 \
+    NUMBER32(ci_minor) /* likewise */                                                                        \
+    NUMBER32(gi_slices)                                                                                      \
+    NUMBER32(ci_slices)                                                                                      \
+    NUMBER32(sm_count)                                                                                       \
+    NUMBER32(copy_engines)                                                                                   \
+    NUMBER32(decoders)                                                                                       \
+    NUMBER32(encoders)                                                                                       \
+    NUMBER32(jpegs)                                                                                          \
+    NUMBER32(ofas)                                                                                           \
+    TEXT(uuid, 48)                                                                                           \
+    TEXT(profile, 16)
+#define SIM_DEVICE_KEYS(NUMBER64, NUMBER32, TEXT)                                                            \
+    NUMBER64(memory)         /* bytes, all that there is */                                                  \
+    NUMBER64(reserved)       /* of which the driver keeps for itself */                                      \
+    NUMBER64(context_memory) /* bytes that each context takes for itself */                                  \
+    NUMBER32(minor)          /* of /dev/nvidiaN */                                                           \
+    NUMBER32(healthy)                                                                                        \
+    NUMBER32(mig_capable)                                                                                    \
+    NUMBER32(mig_enabled)                                                                                    \
+    NUMBER32(multicast)        /* 1: a switch connects it with others */                                     \
+    NUMBER32(pageable)         /* 1: its kernels may use any memory of the process, which moves to it */     \
+    NUMBER32(locality_domains) /* parts that its memory is in; 0: as 1 */                                    \
+    NUMBER32(host_pids)        /* 1: processes are listed by the host's ids, in containers too */            \
+    NUMBER32(domain)                                                                                         \
+    NUMBER32(bus)                                                                                            \
+    NUMBER32(slot)                                                                                           \
+    NUMBER32(pci_device_id)                                                                                  \
+    NUMBER32(pci_subsystem_id)                                                                               \
+    NUMBER32(cc_major)                                                                                       \
+    NUMBER32(cc_minor)                                                                                       \
+    NUMBER32(architecture)                                                                                   \
+    NUMBER32(brand)                                                                                          \
+    NUMBER32(sm_count)                                                                                       \
+    NUMBER32(ecc)                                                                                            \
+    NUMBER32(power_idle_mw)                                                                                  \
+    NUMBER32(power_limit_mw)                                                                                 \
+    NUMBER32(sm_clock_mhz)                                                                                   \
+    NUMBER32(memory_clock_mhz)                                                                               \
+    NUMBER32(memory_bus_bits)                                                                                \
+    NUMBER32(l2_bytes)                                                                                       \
+    TEXT(name, 64)                                                                                           \
+    TEXT(uuid, 48)                                                                                           \
+    TEXT(serial, 24)                                                                                         \
+    TEXT(vbios, 24)
+
+#define SIM_NUMBER64(name) uint64_t name;
+#define SIM_NUMBER32(name) uint32_t name;
+#define SIM_TEXT(name, size) char name[size];
 struct sim_mig {
-    uint64_t memory; /* bytes */
-    uint32_t gi, ci;
-    uint32_t gi_minor, ci_minor; /* of /dev/nvidia-caps/nvidia-capN */
-    uint32_t gi_slices, ci_slices;
-    uint32_t sm_count, copy_engines, decoders, encoders, jpegs, ofas;
-    char uuid[48];
-    char profile[16];
+    SIM_MIG_KEYS(SIM_NUMBER64, SIM_NUMBER32, SIM_TEXT)
 };
 
 struct sim_device {
-    uint64_t memory;         /* bytes, all that there is */
-    uint64_t reserved;       /* of which the driver keeps for itself */
-    uint64_t context_memory; /* bytes that each context takes for itself */
-    uint32_t minor;          /* of /dev/nvidiaN */
-    uint32_t healthy, mig_capable, mig_enabled, mig_count;
-    uint32_t multicast;        /* 1: a switch connects it with others */
-    uint32_t pageable;         /* 1: its kernels may use any memory of the process, which moves to it */
-    uint32_t locality_domains; /* parts that its memory is in; 0: as 1 */
-    uint32_t host_pids;        /* 1: processes are listed by the host's ids, in containers too */
-    uint32_t domain, bus, slot, pci_device_id, pci_subsystem_id;
-    uint32_t cc_major, cc_minor, architecture, brand, sm_count;
-    uint32_t ecc, power_idle_mw, power_limit_mw, sm_clock_mhz, memory_clock_mhz, memory_bus_bits, l2_bytes;
-    char name[64];
-    char uuid[48];
-    char serial[24];
-    char vbios[24];
+    SIM_DEVICE_KEYS(SIM_NUMBER64, SIM_NUMBER32, SIM_TEXT)
+    uint32_t mig_count;
     struct sim_fault faults[SIM_MAX_FAULTS]; /* up to the first without a name */
     struct sim_mig mig[SIM_MAX_MIG];
 };

@@ -30,60 +30,15 @@ static const struct key global_keys[] = {
     KEY(NUMBER32, struct state, record_ns),     {0},
 };
 
-static const struct key device_keys[] = {
-    KEY(TEXT, struct sim_device, name),
-    KEY(TEXT, struct sim_device, uuid),
-    KEY(TEXT, struct sim_device, serial),
-    KEY(TEXT, struct sim_device, vbios),
-    KEY(NUMBER64, struct sim_device, memory),
-    KEY(NUMBER64, struct sim_device, reserved),
-    KEY(NUMBER64, struct sim_device, context_memory),
-    KEY(NUMBER32, struct sim_device, minor),
-    KEY(NUMBER32, struct sim_device, healthy),
-    KEY(NUMBER32, struct sim_device, mig_capable),
-    KEY(NUMBER32, struct sim_device, mig_enabled),
-    KEY(NUMBER32, struct sim_device, domain),
-    KEY(NUMBER32, struct sim_device, bus),
-    KEY(NUMBER32, struct sim_device, slot),
-    KEY(NUMBER32, struct sim_device, pci_device_id),
-    KEY(NUMBER32, struct sim_device, pci_subsystem_id),
-    KEY(NUMBER32, struct sim_device, cc_major),
-    KEY(NUMBER32, struct sim_device, cc_minor),
-    KEY(NUMBER32, struct sim_device, architecture),
-    KEY(NUMBER32, struct sim_device, brand),
-    KEY(NUMBER32, struct sim_device, sm_count),
-    KEY(NUMBER32, struct sim_device, ecc),
-    KEY(NUMBER32, struct sim_device, multicast),
-    KEY(NUMBER32, struct sim_device, locality_domains),
-    KEY(NUMBER32, struct sim_device, pageable),
-    KEY(NUMBER32, struct sim_device, host_pids),
-    KEY(NUMBER32, struct sim_device, power_idle_mw),
-    KEY(NUMBER32, struct sim_device, power_limit_mw),
-    KEY(NUMBER32, struct sim_device, sm_clock_mhz),
-    KEY(NUMBER32, struct sim_device, memory_clock_mhz),
-    KEY(NUMBER32, struct sim_device, memory_bus_bits),
-    KEY(NUMBER32, struct sim_device, l2_bytes),
-    {0},
-};
+#define DEVICE64(member) KEY(NUMBER64, struct sim_device, member),
+#define DEVICE32(member) KEY(NUMBER32, struct sim_device, member),
+#define DEVICE_TEXT(member, size) KEY(TEXT, struct sim_device, member),
+static const struct key device_keys[] = {SIM_DEVICE_KEYS(DEVICE64, DEVICE32, DEVICE_TEXT){0}};
 
-static const struct key mig_keys[] = {
-    KEY(TEXT, struct sim_mig, uuid),
-    KEY(TEXT, struct sim_mig, profile),
-    KEY(NUMBER64, struct sim_mig, memory),
-    KEY(NUMBER32, struct sim_mig, gi),
-    KEY(NUMBER32, struct sim_mig, ci),
-    KEY(NUMBER32, struct sim_mig, gi_minor),
-    KEY(NUMBER32, struct sim_mig, ci_minor),
-    KEY(NUMBER32, struct sim_mig, gi_slices),
-    KEY(NUMBER32, struct sim_mig, ci_slices),
-    KEY(NUMBER32, struct sim_mig, sm_count),
-    KEY(NUMBER32, struct sim_mig, copy_engines),
-    KEY(NUMBER32, struct sim_mig, decoders),
-    KEY(NUMBER32, struct sim_mig, encoders),
-    KEY(NUMBER32, struct sim_mig, jpegs),
-    KEY(NUMBER32, struct sim_mig, ofas),
-    {0},
-};
+#define MIG64(member) KEY(NUMBER64, struct sim_mig, member),
+#define MIG32(member) KEY(NUMBER32, struct sim_mig, member),
+#define MIG_TEXT(member, size) KEY(TEXT, struct sim_mig, member),
+static const struct key mig_keys[] = {SIM_MIG_KEYS(MIG64, MIG32, MIG_TEXT){0}};
 
 static bool number(const char *text, uint64_t most, uint64_t *value) {
     char *end = NULL;

@@ -16,28 +16,38 @@ struct subject {
 };
 
 /* What -d names; a field of the report has its own. */
+#define SMI_SECTIONS(X)                                                                                      \
+    X(MEMORY)                                                                                                \
+    X(UTILIZATION)                                                                                           \
+    X(ECC)                                                                                                   \
+    X(TEMPERATURE)                                                                                           \
+    X(POWER)                                                                                                 \
+    X(CLOCK)                                                                                                 \
+    X(COMPUTE)                                                                                               \
+    X(PIDS)                                                                                                  \
+    X(PERFORMANCE)                                                                                           \
+    X(SUPPORTED_CLOCKS)                                                                                      \
+    X(PAGE_RETIREMENT)                                                                                       \
+    X(ACCOUNTING)                                                                                            \
+    X(ENCODER_STATS)                                                                                         \
+    X(SUPPORTED_GPU_TARGET_TEMP)                                                                             \
+    X(VOLTAGE)                                                                                               \
+    X(FBC_STATS)                                                                                             \
+    X(ROW_REMAPPER)                                                                                          \
+    X(GSP_FIRMWARE_VERSION)                                                                                  \
+    X(POWER_SMOOTHING)                                                                                       \
+    X(POWER_PROFILES)
 enum {
-    SMI_MEMORY = 1 << 0,
-    SMI_UTILIZATION = 1 << 1,
-    SMI_ECC = 1 << 2,
-    SMI_TEMPERATURE = 1 << 3,
-    SMI_POWER = 1 << 4,
-    SMI_CLOCK = 1 << 5,
-    SMI_COMPUTE = 1 << 6,
-    SMI_PIDS = 1 << 7,
-    SMI_PERFORMANCE = 1 << 8,
-    SMI_SUPPORTED_CLOCKS = 1 << 9,
-    SMI_PAGE_RETIREMENT = 1 << 10,
-    SMI_ACCOUNTING = 1 << 11,
-    SMI_ENCODER_STATS = 1 << 12,
-    SMI_SUPPORTED_GPU_TARGET_TEMP = 1 << 13,
-    SMI_VOLTAGE = 1 << 14,
-    SMI_FBC_STATS = 1 << 15,
-    SMI_ROW_REMAPPER = 1 << 16,
-    SMI_GSP_FIRMWARE_VERSION = 1 << 17,
-    SMI_POWER_SMOOTHING = 1 << 18,
-    SMI_POWER_PROFILES = 1 << 19,
-    SMI_CHOSEN = 1 << 20, /* as text only where -d names it */
+#define SMI_NUMBER(name) SMI_NUMBER_##name,
+    SMI_SECTIONS(SMI_NUMBER)
+#undef SMI_NUMBER
+        SMI_SECTION_COUNT
+};
+enum {
+#define SMI_BIT(name) SMI_##name = 1 << SMI_NUMBER_##name,
+    SMI_SECTIONS(SMI_BIT)
+#undef SMI_BIT
+        SMI_CHOSEN = 1 << SMI_SECTION_COUNT /* as text only where -d names it */
 };
 
 /* What is no single value: the report has a list there. */

@@ -222,40 +222,18 @@ static void list_samples(const struct subject *of, const struct field *field, bo
 
 /* ---- -d ---- */
 
-/* In the order of their bits. */
-static const char *const section_names[] = {
-    "MEMORY",
-    "UTILIZATION",
-    "ECC",
-    "TEMPERATURE",
-    "POWER",
-    "CLOCK",
-    "COMPUTE",
-    "PIDS",
-    "PERFORMANCE",
-    "SUPPORTED_CLOCKS",
-    "PAGE_RETIREMENT",
-    "ACCOUNTING",
-    "ENCODER_STATS",
-    "SUPPORTED_GPU_TARGET_TEMP",
-    "VOLTAGE",
-    "FBC_STATS",
-    "ROW_REMAPPER",
-    "GSP_FIRMWARE_VERSION",
-    "POWER_SMOOTHING",
-    "POWER_PROFILES",
-};
+#define NAME(name) #name,
+static const char *const section_names[SMI_SECTION_COUNT] = {SMI_SECTIONS(NAME)};
 
 unsigned int smi_sections(const char *names) {
-    enum { COUNT = sizeof section_names / sizeof *section_names };
     unsigned int sections = 0;
     do {
         size_t length = strcspn(names, ",");
         unsigned int i = 0;
-        while (i < COUNT &&
+        while (i < SMI_SECTION_COUNT &&
                !(strlen(section_names[i]) == length && strncasecmp(section_names[i], names, length) == 0))
             i++;
-        if (i == COUNT) {
+        if (i == SMI_SECTION_COUNT) {
             printf("\"%.*s\" is not a known display type. Please run 'nvidia-smi -h' for help.\n\n",
                    (int)length, names);
             return 0;
