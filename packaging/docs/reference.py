@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from parts import commands, errors, events, metrics, tree
+from parts import commands, errors, events, metrics, outputs, tree
 
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-_REFERENCE = ("commands", "configuration", "errors", "events", "metrics")
+_REFERENCE = ("commands", "configuration", "errors", "events", "json", "metrics")
 _PAGES = ("ARCHITECTURE.md", *(f"docs/reference/{name}.md" for name in _REFERENCE))
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -48,9 +48,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors-codes": errors.codes,
     "errors-lines": errors.lines,
     "errors-refusals": errors.refusals,
-    "events-fields": events.fields,
     "events-fields-of-journal": events.fields_of_journal,
     "events-kinds": events.kinds,
+    "json": outputs.outputs,
     "layers": tree.layers,
     **{f"metrics-of-{kind}": partial(metrics.of, kind) for kind in metrics.KINDS},
 }

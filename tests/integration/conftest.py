@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import image
-from support import REPOSITORY, created
+from support import REPOSITORY, created, documented
 from support.bundles import copy_root
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
@@ -77,6 +77,8 @@ class Node:
         )
         if check and done.returncode:
             raise AssertionError(f"xpu {' '.join(map(str, words))}: {done.stderr}")
+        if "--json" in words and done.stdout:
+            documented.check(words, done.stdout)
         return done
 
     def json(self, *words: str) -> Any:

@@ -1,4 +1,4 @@
-"""docs/reference/events.md: kinds of events, and the fields that the journal and `--json` have."""
+"""docs/reference/events.md: kinds of events, and the fields of the journal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from xpu_runtime.agent import journal
 from xpu_runtime.ledger.vocabulary import KINDS
 
 from .markdown import table
-from .outputs import objects
 
 
 def kinds() -> str:
@@ -16,11 +15,6 @@ def kinds() -> str:
         for kind, meaning in KINDS.items()
     ]
     return table(("kind", "priority", "meaning"), rows)
-
-
-def fields() -> str:
-    """Of `xpu events --json`."""
-    return objects("EventJson")
 
 
 def fields_of_journal() -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import click
 
@@ -64,6 +64,30 @@ def check(context: click.Context, path: str | None) -> None:
     click.echo(f"{file}: ok")
 
 
+class SettingJson(TypedDict):
+    """A setting in effect."""
+
+    #: As in the file, with dots: `policy.max_memory`.
+    key: str
+    #: As the file would have it.
+    value: Any
+    source: Literal["file", "default"]
+    #: Of the file; null: the default applies.
+    line: int | None
+
+
+class ConfigurationJson(TypedDict):
+    """The configuration in effect."""
+
+    #: Path of the file.
+    file: str
+    #: Whether there is such a file.
+    found: bool
+    settings: list[SettingJson]
+    #: Path of the low-level runtime that is used; null: none was found.
+    low_level_runtime: str | None
+
+
 @config.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(as_json: bool) -> None:
@@ -79,7 +103,7 @@ def show(as_json: bool) -> None:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ConfigError(problems[0].at(file) + more, "see `xpu config check`")
-    rows = [
+    rows: list[SettingJson] = [
         {
             "key": key,
             "value": _written(settings, attribute),
@@ -90,7 +114,12 @@ def show(as_json: bool) -> None:
     ]
     if as_json:
         runtime, _ = _runtime(settings)
-        document = {"file": file, "found": there, "settings": rows, "low_level_runtime": runtime}
+        document: ConfigurationJson = {
+            "file": file,
+            "found": there,
+            "settings": rows,
+            "low_level_runtime": runtime,
+        }
         click.echo(json.dumps(document, indent=2))
         return
     click.echo(f"# {file}" + ("" if there else " (no such file, so the defaults apply)"))

@@ -5,7 +5,7 @@ Names no vendor and no backend: both have their own names.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import click
 
@@ -117,10 +117,49 @@ def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json
         click.echo(f"xpu: {problem}", err=True)
 
 
+class DeviceJson(TypedDict):
+    """A device of the node."""
+
+    #: A GPU's index is a number, a MIG device's is text (`"0:1"`).
+    index: int | str
+    uuid: str
+    name: str
+    #: Bytes that containers can have: without what the driver keeps for itself.
+    memory_bytes: int
+    #: Bytes in use, whoever uses them; null: not known.
+    memory_used_bytes: int | None
+    #: Bytes granted to containers or reserved for pods.
+    memory_granted_bytes: int
+    #: Of these, bytes reserved for pods and not yet granted to a container.
+    memory_reserved_bytes: int
+    #: Percent of the device's time in use, whoever uses it; null: not known.
+    utilization_percent: float | None
+    #: Percent of the device's time granted as caps or reserved for pods.
+    cores_granted: int
+    #: Of these, percent reserved for pods and not yet granted to a container.
+    cores_reserved: int
+    #: Slices granted on it.
+    slices: int
+    #: False: the device has a fault.
+    healthy: bool
+    #: Why it is drained (`xpu drain`), which may be empty; null: it is not.
+    drained: str | None
+    #: The reservation that it is kept for (`xpu reserve`); null: none.
+    reserved_for: str | None
+    #: Why it is reserved, which may be empty; null: it is not.
+    reserved_reason: str | None
+    #: Whether `xpu sim` simulates it.
+    simulated: bool
+    #: What would hold the memory limit of a slice on it.
+    memory_backend: str | None
+    #: `hard`, `soft` or `unenforced`.
+    memory_strength: str | None
+
+
 class _Devices(Value):
     """The output: a JSON object and the fields of a row for each device, and notes."""
 
-    entries: list[dict[str, Any]]
+    entries: list[DeviceJson]
     rows: list[dict[str, str]]
     problems: list[str]
 
@@ -151,9 +190,7 @@ def _page(width: int | None) -> list[Line]:
     return [*_table(inventory, told, width), [], *problems]
 
 
-def _entries(
-    inventory: Inventory, told: marks.Marks, hangs: list[str]
-) -> tuple[list[dict[str, Any]], list[str]]:
+def _entries(inventory: Inventory, told: marks.Marks, hangs: list[str]) -> tuple[list[DeviceJson], list[str]]:
     """A JSON object for each device, and the questions that failed: none waits for a driver that hangs."""
     with Ledger() as ledger:
         uses = ledger.uses()
@@ -164,7 +201,7 @@ def _entries(
         *hangs,
         *(f"memory and time in use are not known: {error}" for error in dict.fromkeys(errors)),
     ]
-    entries = []
+    entries: list[DeviceJson] = []
     for device in inventory.devices:
         use = uses.get(device.uuid, Use())
         reserved = told.reservation(device)
@@ -209,7 +246,7 @@ def _asked(
     return sensors, busy, errors
 
 
-def _row(entry: dict[str, Any], state: str) -> dict[str, str]:
+def _row(entry: DeviceJson, state: str) -> dict[str, str]:
     return {
         "Index": str(entry["index"]),
         "Name": entry["name"],
@@ -238,13 +275,13 @@ def _table(inventory: Inventory, told: _Devices, width: int | None) -> list[Line
     return [*found, [], *(line for each in summaries for line in each)]
 
 
-def _style(entry: dict[str, Any]) -> str:
+def _style(entry: DeviceJson) -> str:
     if not entry["healthy"]:
         return "red"
     return "green" if entry["drained"] is None and entry["reserved_for"] is None else "yellow"
 
 
-def _state(entry: dict[str, Any], device: Device, told: marks.Marks) -> str:
+def _state(entry: DeviceJson, device: Device, told: marks.Marks) -> str:
     drained, reserved = told.why_drained(device), told.reservation(device)
     states = [marks.as_drained(drained)] if drained is not None else []
     states += [marks.as_reserved(reserved)] if reserved is not None else []
@@ -254,7 +291,7 @@ def _state(entry: dict[str, Any], device: Device, told: marks.Marks) -> str:
     return "; ".join([*states, *([f"{' and '.join(for_pods)} reserved for pods"] if for_pods else [])])
 
 
-def _held_by(entry: dict[str, Any]) -> str:
+def _held_by(entry: DeviceJson) -> str:
     if entry["memory_backend"] == registry.NONE:
         return "nothing"
     return f"{entry['memory_backend']} ({entry['memory_strength']})"

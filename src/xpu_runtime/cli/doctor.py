@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TypedDict
 
 import click
 
 from xpu_runtime.cli.terminal.table import json_option, print_json
 from xpu_runtime.doctor import bundle, examination, report
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding
+
+
+class ReportJson(TypedDict):
+    """A bug report that was written (`--bundle`)."""
+
+    #: Its path.
+    file: str
+    #: Names of the texts in it.
+    parts: list[str]
 
 
 @click.command(short_help="Check this node: each problem, with its remedy.")
@@ -32,12 +42,6 @@ def doctor(context: click.Context, as_json: bool, file: str | None) -> None:
     configuration, the specs of containers with slices, the log. It leaves out arguments, and the values of
     variables and annotations. Of other programs' files it keeps only values that are known to be harmless.
     FILE, a .tar.gz, must not exist yet. Exit status: 0 written, with problems or without; 1 not written.
-
-    \b
-    --json prints one object:
-      version, commit, pages_abi, ledger_layout, python, distribution, kernel, root, time
-      problems, warnings   how many
-      findings   a list of {check, state: ok|warning|problem|unknown, text, todo (null: nothing)}
 
     \b
     Example:
@@ -61,7 +65,8 @@ def _write(file: str, as_json: bool) -> None:
     bundle.check(file)  # before a minute's work
     names = bundle.write(file, report.parts(examination.examine()))
     if as_json:
-        print_json({"file": file, "parts": names})
+        written: ReportJson = {"file": file, "parts": names}
+        print_json(written)
         return
     _echo(f"{file}: {len(names)} texts, {os.stat(file).st_size} bytes")
     _echo(f"look through it before you send it: tar -xzf {file}, then about.txt")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 
@@ -240,24 +240,23 @@ def _tell(
     notes: Sequence[str] = (),
 ) -> None:
     if shown.as_json:
-        print_json(
-            {
-                "granted": refusal is None,
-                "mode": mode,
-                "mode_reason": why,
-                "slices": [_plain(slice_) for slice_ in slices],
-                "refusal": refusal.as_plain() if refusal else None,
-                "operations": list(operations),
-                "notes": list(notes),
-            }
-        )
+        told: ExplanationJson = {
+            "granted": refusal is None,
+            "mode": mode,
+            "mode_reason": why,
+            "slices": [_slice(slice_) for slice_ in slices],
+            "refusal": _refusal(refusal) if refusal else None,
+            "operations": list(operations),
+            "notes": list(notes),
+        }
+        print_json(told)
         return
     width = width_of_window(shown.wide)
     if refusal is not None:
         print_lines(wrapped(f"refused: {refusal.line()}", width, hang=2, style="red", word="refused"))
         return
-    told = "granted" if slices else "granted, without a device" if operations else "nothing to do"
-    found = wrapped(told, width, style="green", word="granted")
+    outcome = "granted" if slices else "granted, without a device" if operations else "nothing to do"
+    found = wrapped(outcome, width, style="green", word="granted")
     for slice_ in slices:
         amount = show(slice_.memory_bytes) if slice_.limited else f"all {show(slice_.memory_bytes)}"
         text = f"  GPU {slice_.device_index} ({slice_.device_uuid}): {amount}, {_cores(slice_)}"
@@ -292,12 +291,97 @@ def _cores(slice_: Slice) -> str:
     return f"no cap on cores{with_others.get(sharing.shared(slice_) or '', '')}"
 
 
-def _plain(slice_: Slice) -> dict[str, Any]:
+class PlannedSliceJson(TypedDict):
+    """A slice that a container would get."""
+
+    #: A GPU's index is a number, a MIG device's is text (`"0:1"`).
+    device_index: int | str
+    device_uuid: str
+    #: The limit in bytes; null: the whole device.
+    memory_bytes: int | None
+    #: Cap in percent of the device's time; null: no cap.
+    cores: int | None
+    #: How the device's time would be shared: `cap`, `turns` or `side by side`; null: it would not.
+    cores_shared: str | None
+    #: What would hold the limit of memory; null: there is none.
+    memory_backend: str | None
+    #: `hard`, `soft` or `unenforced`; null: there is no limit.
+    memory_strength: str | None
+    #: What would hold the cap; null: there is none.
+    cores_backend: str | None
+    #: `hard`, `soft` or `unenforced`; null: there is no cap.
+    cores_strength: str | None
+
+
+class RefusedDeviceJson(TypedDict):
+    """A device, and why it cannot serve the request."""
+
+    #: A GPU's index is a number, a MIG device's is text (`"0:1"`).
+    index: int | str
+    #: Bytes that are free.
+    free_memory_bytes: int
+    #: Percent of the device's time that is free.
+    free_cores: int
+    #: In words.
+    reason: str
+
+
+class RefusalJson(TypedDict):
+    """Why a request is not granted."""
+
+    #: One of the [codes](errors.md#codes-of-refusals).
+    code: str
+    #: In words, without the reasons of devices.
+    message: str
+    devices: list[RefusedDeviceJson]
+    #: The variables of the nearest request that fits now; null: nothing fits.
+    nearest: dict[str, str] | None
+
+
+class ExplanationJson(TypedDict):
+    """What would happen to a request now."""
+
+    granted: bool
+    #: How the container would be given its devices: `hook` or `spec`.
+    mode: str
+    #: Why in that mode, in words.
+    mode_reason: str
+    #: None where the request is refused, or asks for no device.
+    slices: list[PlannedSliceJson]
+    #: Null: it is granted.
+    refusal: RefusalJson | None
+    #: What would be made in the container, in words: device nodes, mounts, links.
+    operations: list[str]
+    #: What the request leaves open, in words.
+    notes: list[str]
+
+
+def _slice(slice_: Slice) -> PlannedSliceJson:
     return {
         "device_index": plain_index(slice_.device_index),
         "device_uuid": slice_.device_uuid,
         "memory_bytes": slice_.memory_bytes if slice_.limited else None,
         "cores": slice_.cores,
         "cores_shared": sharing.shared(slice_),
-        **slice_.holding.as_dict(),
+        "memory_backend": slice_.holding.memory_backend,
+        "memory_strength": slice_.holding.memory_strength,
+        "cores_backend": slice_.holding.cores_backend,
+        "cores_strength": slice_.holding.cores_strength,
+    }
+
+
+def _refusal(refusal: Refusal) -> RefusalJson:
+    return {
+        "code": refusal.code,
+        "message": refusal.message,
+        "devices": [
+            {
+                "index": plain_index(each.index),
+                "free_memory_bytes": each.free_memory_bytes,
+                "free_cores": each.free_cores,
+                "reason": each.reason,
+            }
+            for each in refusal.devices
+        ],
+        "nearest": refusal.nearest,
     }

@@ -5,6 +5,8 @@ The same reaping as at a container's start, and a look for running containers th
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import click
 
 from xpu_runtime.cli import giving_back
@@ -18,6 +20,14 @@ from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import unaccounted
 from xpu_runtime.observe import asking
 from xpu_runtime.start import created
+
+
+class GivenBackJson(TypedDict):
+    """A container that is gone, whose slices were given back."""
+
+    container_id: str
+    #: Of its first process, on the host.
+    pid: int
 
 
 @click.command()
@@ -37,7 +47,10 @@ def gc(as_json: bool) -> None:
     created.forget_gone()
     _report_bypasses(config)
     if as_json:
-        print_json([{"container_id": grant.container_id, "pid": grant.pid} for grant in dead])
+        given_back: list[GivenBackJson] = [
+            {"container_id": grant.container_id, "pid": grant.pid} for grant in dead
+        ]
+        print_json(given_back)
         return
     for grant in dead:
         what = ", ".join(

@@ -5,8 +5,6 @@ Only shows facts of the ledger and the backends; names no backend.
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from xpu_runtime.cli.terminal import table, template
@@ -32,6 +30,7 @@ from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import pages, sharing, unaccounted, unaccounted_time
 from xpu_runtime.observe import agent_status, asking, containers
+from xpu_runtime.observe.containers import SliceJson
 from xpu_runtime.observe.names import Names
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Inventory
@@ -58,7 +57,7 @@ _LEFT_OUT = ("PID", "CREATED", "MODE", "MEMORY", "ENFORCED BY", "GOT", "NAME", "
 class _Slices(Value):
     """The output: a JSON object and the fields of a row for each slice, and notes."""
 
-    entries: list[dict[str, Any]]
+    entries: list[SliceJson]
     rows: list[dict[str, str]]
     notes: list[str]
 
@@ -189,7 +188,7 @@ def _read(names: Names) -> _Slices:
     return _Slices(entries, rows, list(map(printable, notes)))
 
 
-def _row(entry: dict[str, Any], booked: int) -> dict[str, str]:
+def _row(entry: SliceJson, booked: int) -> dict[str, str]:
     """`booked`: bytes that a container may have; 0 where no container has it."""
     used = used_of(entry["memory_used_bytes"], booked, entry["memory_unaccounted_bytes"])
     return {
@@ -209,7 +208,7 @@ def _row(entry: dict[str, Any], booked: int) -> dict[str, str]:
     }
 
 
-def _of_the_agent(entries: list[dict[str, Any]]) -> list[str]:
+def _of_the_agent(entries: list[SliceJson]) -> list[str]:
     """That it does not run where it is needed, and whom it holds more strictly."""
     running = agent_status.ask()
     if running is None:

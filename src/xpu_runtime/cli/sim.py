@@ -7,6 +7,7 @@ nothing else of the runtime knows that package.
 from __future__ import annotations
 
 import importlib.util
+from typing import TypedDict
 
 import click
 
@@ -84,6 +85,43 @@ def down() -> None:
         click.echo(f"processes that still used it: {', '.join(map(str, users))}")
 
 
+class TopologyJson(TypedDict):
+    """A topology that can be simulated."""
+
+    name: str
+    description: str
+    #: How many devices it has.
+    gpus: int
+
+
+class SimulationJson(TypedDict):
+    """The simulation that is up."""
+
+    topology: str
+    #: Version of the driver that is simulated.
+    driver: str
+    #: Version of CUDA that it has.
+    cuda: str
+    #: The driver root.
+    root: str
+    #: How many devices it has.
+    gpus: int
+    #: Of the simulator's daemon.
+    pid: int
+    #: When the daemon began, in clock ticks since boot.
+    started: int
+
+
+class SimulationsJson(TypedDict):
+    """What can be simulated, and what is."""
+
+    topologies: list[TopologyJson]
+    #: Null: nothing is up.
+    up: SimulationJson | None
+    #: Processes that use the simulated devices, by their ids.
+    processes: list[int]
+
+
 @sim.command(name="list")
 @json_option
 def list_(as_json: bool) -> None:
@@ -98,13 +136,24 @@ def list_(as_json: bool) -> None:
     state = simulator.status()
     known = simulator.topologies()
     if as_json:
-        print_json(
-            {
-                "topologies": [entry.as_dict() for entry in known],
-                "up": state.as_dict() if state else None,
-                "processes": simulator.users(),
-            }
-        )
+        told: SimulationsJson = {
+            "topologies": [
+                {"name": each.name, "description": each.description, "gpus": each.gpus} for each in known
+            ],
+            "up": None
+            if state is None
+            else {
+                "topology": state.topology,
+                "driver": state.driver,
+                "cuda": state.cuda,
+                "root": state.root,
+                "gpus": state.gpus,
+                "pid": state.pid,
+                "started": state.started,
+            },
+            "processes": simulator.users(),
+        }
+        print_json(told)
         return
     rows = [[entry.name, str(entry.gpus), entry.description] for entry in known]
     print_table(["TOPOLOGY", "GPUS", "DESCRIPTION"], rows)

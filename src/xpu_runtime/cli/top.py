@@ -6,7 +6,7 @@ live.py reads, top_page.py draws.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TypedDict
 
 import click
 
@@ -64,17 +64,6 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     ends, s sorts by another column.
 
     \b
-    --json prints one object; shares are in percent of the device, null is what is not known, or none:
-      agent_runs
-      devices   a list of {index, uuid, name, busy_percent, memory_used_bytes, memory_bytes, containers}
-      containers   of a device, a list of
-        container_id, name, memory_used_bytes, memory_bytes (its limit)
-        cores   XPU_CORES;  cores_got_percent   GOT;  cores_allowed_percent   MAY
-        cores_sched, cores_priority
-        waits   whether a launch has waited for its turn between the two readings
-        note   what is unusual about it
-
-    \b
     Example:
       xpu top
       xpu top --json | jq '.devices[].containers[] | select(.waits).container_id'
@@ -114,8 +103,57 @@ def _watch(interval: float) -> None:
         source.close()
 
 
-def _plain(reading: Reading) -> dict[str, Any]:
-    """For scripts: shares in percent of the device, memory in bytes, null for unknown values."""
+class TopContainerJson(TypedDict):
+    """A container on a device."""
+
+    container_id: str
+    #: The engine's name of it; null: not known.
+    name: str | None
+    #: Cap in percent of the device's time; null: no cap.
+    cores: int | None
+    #: Percent of the device's time between the two readings (GOT); null: not known.
+    cores_got_percent: float | None
+    #: Percent that `xpu agent` allows now (MAY); null: no agent runs, or there is no cap.
+    cores_allowed_percent: float | None
+    #: `fixed`, `burst` or `weight`; null: no cap.
+    cores_sched: str | None
+    #: `low`, `normal` or `high`; null: no cap.
+    cores_priority: str | None
+    #: Whether a launch has waited for its turn between the two readings; null: not known.
+    waits: bool | None
+    #: Bytes in use; null: not known.
+    memory_used_bytes: int | None
+    #: The limit in bytes; null: none.
+    memory_bytes: int | None
+    #: What is unusual about it; null: nothing.
+    note: str | None
+
+
+class TopDeviceJson(TypedDict):
+    """A device with its containers."""
+
+    #: A MIG device's is `0:1`.
+    index: str
+    uuid: str
+    name: str
+    #: Percent of the device's time in use, whoever uses it; null: not known.
+    busy_percent: float | None
+    #: Bytes in use, whoever uses them; null: not known.
+    memory_used_bytes: int | None
+    #: Bytes that containers can have; null: not known.
+    memory_bytes: int | None
+    containers: list[TopContainerJson]
+
+
+class TopJson(TypedDict):
+    """A reading."""
+
+    #: Whether `xpu agent` runs.
+    agent_runs: bool
+    devices: list[TopDeviceJson]
+
+
+def _plain(reading: Reading) -> TopJson:
     return {
         "agent_runs": reading.agent,
         "devices": [

@@ -11,7 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 from xpu_runtime import registered
 from xpu_runtime.doctor import release
@@ -20,6 +20,7 @@ from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding, printabl
 from xpu_runtime.ledger.layout import VERSION as LEDGER_LAYOUT
 from xpu_runtime.limits import pages
 from xpu_runtime.linux import bounded
+from xpu_runtime.version import COMMIT, VERSION
 
 #: Seconds for all areas, which look at the same time.
 _AREAS_S = 30.0
@@ -61,10 +62,56 @@ def _areas() -> tuple[list[tuple[str, _Look]], list[Finding]]:
     return [(name, look) for _, name, look in sorted(found, key=lambda each: each[:2])], broken
 
 
-def head() -> dict[str, Any]:
+class HeadJson(TypedDict):
+    """The node, the versions, the user and the time."""
+
+    version: str
+    #: The commit that it was built from; null: not known.
+    commit: str | None
+    #: Layout of the pages that host and container share.
+    pages_abi: int
+    #: Layout of the ledger's file.
+    ledger_layout: int
+    #: Version of Python.
+    python: str
+    #: As /etc/os-release calls it; empty: it does not.
+    distribution: str
+    #: Release of the kernel, and the machine's architecture.
+    kernel: str
+    #: Whether root has looked.
+    root: bool
+    #: RFC 3339, UTC.
+    time: str
+
+
+class FindingJson(TypedDict):
+    """One line of the findings."""
+
+    #: Name of the check.
+    check: str
+    #: `ok`, `warning`, `problem` or `unknown`.
+    state: str
+    #: What is there, and where.
+    text: str
+    #: What to do; null: nothing.
+    todo: str | None
+
+
+class DoctorJson(HeadJson):
+    """What `xpu doctor` found."""
+
+    #: How many findings are problems.
+    problems: int
+    #: How many findings are warnings.
+    warnings: int
+    findings: list[FindingJson]
+
+
+def head() -> HeadJson:
     """The node, the versions, the user and the time."""
     return {
-        **release.version(),
+        "version": VERSION,
+        "commit": COMMIT or None,
         "pages_abi": pages.ABI,
         "ledger_layout": LEDGER_LAYOUT,
         "python": platform.python_version(),
@@ -75,12 +122,15 @@ def head() -> dict[str, Any]:
     }
 
 
-def document(findings: list[Finding]) -> dict[str, Any]:
+def document(findings: list[Finding]) -> DoctorJson:
     """The object that `--json` prints."""
     states = [finding.state for finding in findings]
     return {
         **head(),
         "problems": states.count(PROBLEM),
         "warnings": states.count(WARNING),
-        "findings": [finding.as_dict() for finding in findings],
+        "findings": [
+            {"check": each.check, "state": each.state, "text": each.text, "todo": each.todo}
+            for each in findings
+        ],
     }

@@ -11,8 +11,6 @@ from xpu_runtime.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from xpu_runtime.ledger.vocabulary import Code
 
 #: Reasons in the one-line message; the value holds each device's.
@@ -38,15 +36,6 @@ class Refusal(Value):
     nearest: dict[str, str] | None = None
     #: Whether memory or cores are short: a smaller request could fit, or the same one later.
     is_full: bool = False
-
-    def as_plain(self) -> dict[str, Any]:
-        """The JSON form that scripts may rely on."""
-        return {
-            "code": self.code,
-            "message": self.message,
-            "devices": [{**status.as_dict(), "index": plain_index(status.index)} for status in self.devices],
-            "nearest": self.nearest,
-        }
 
     def line(self, spelling: dict[str, str] | None = None, nearest: str = "") -> str:
         """The refusal in one line for people. `spelling` replaces `XPU_MEM=` and the like for a command with

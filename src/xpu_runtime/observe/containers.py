@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any
+from typing import TypedDict
 
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import survivors
@@ -20,7 +20,6 @@ from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.observe import names as engine_names
 from xpu_runtime.observe.names import Names
-from xpu_runtime.value import Value
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
 _SHORTEST_START = 3
@@ -92,73 +91,111 @@ def problems(grant: Grant) -> list[str]:
     return [str(problem) for problem in told if problem]
 
 
-class _Entry(Value):
-    """The JSON object of a slice, or of a reservation on a device; null: none or not known."""
+class SliceJson(TypedDict):
+    """A slice of a container, or a part of a device that is reserved for a pod and that no container has."""
 
-    container_id: str | None = None
-    name: str | None = None
-    device_index: int | str | None = None
-    device_uuid: str | None = None
-    memory_bytes: int | None = None
-    memory_used_bytes: int | None = None
-    memory_unaccounted_bytes: int | None = None
-    cores: int | None = None
-    cores_shared: str | None = None
-    cores_got_percent: float | None = None
-    cores_unaccounted_percent: float | None = None
-    cores_sched: str | None = None
-    cores_priority: str | None = None
-    memory_backend: str | None = None
-    memory_strength: str | None = None
-    cores_backend: str | None = None
-    cores_strength: str | None = None
-    mode: str | None = None
-    state: str | None = None
-    pid: int | None = None
-    created: str | None = None
+    #: Null: no container has it.
+    container_id: str | None
+    #: The engine's name of the container, or NAMESPACE/POD of what is reserved; null: not known.
+    name: str | None
+    #: A GPU's index is a number, a MIG device's is text (`"0:1"`); null: not known.
+    device_index: int | str | None
+    device_uuid: str
+    #: Bytes booked, which is the limit; null: the whole device.
+    memory_bytes: int | None
+    #: Bytes in use; null: not known.
+    memory_used_bytes: int | None
+    #: Bytes that the driver counts and the container's account does not; null: no such difference.
+    memory_unaccounted_bytes: int | None
+    #: Cap in percent of the device's time; null: no cap.
+    cores: int | None
+    #: How the device's time is shared: `cap`, `turns` or `side by side`; null: it is not shared.
+    cores_shared: str | None
+    #: Percent of the device's time in the last fraction of a second; null: not known, or no cap.
+    cores_got_percent: float | None
+    #: Percent that the driver counts and the account does not; null: no such difference.
+    cores_unaccounted_percent: float | None
+    #: `fixed`, `burst` or `weight`; null: no cap that shares time.
+    cores_sched: str | None
+    #: `low`, `normal` or `high`; null: no cap that shares time.
+    cores_priority: str | None
+    #: What holds the limit of memory; null: there is none.
+    memory_backend: str | None
+    #: `hard`, `soft` or `unenforced`; null: there is no limit.
+    memory_strength: str | None
+    #: What holds the cap; null: there is none.
+    cores_backend: str | None
+    #: `hard`, `soft` or `unenforced`; null: there is no cap.
+    cores_strength: str | None
+    #: `hook` or `spec`; null: no container has it.
+    mode: str | None
+    #: `pending`, `running`, `dead` or `reserved`.
+    state: str
+    #: Of the container's first process, on the host; null: no container has it.
+    pid: int | None
+    #: RFC 3339, UTC; null: no container has it.
+    created: str | None
 
 
 def entry(
     grant: Grant, position: int, used: int | None, unaccounted: int | None, shares: Shares, names: Names
-) -> dict[str, Any]:
+) -> SliceJson:
     """The JSON object of a slice; `used` and the unaccounted part of it (unaccounted.py) are in bytes."""
     slice_ = grant.slices[position]
     policy = sharing.policy(grant, position)
     got = shares.get((grant.id, position))
-    return _Entry(
-        container_id=grant.container_id,
-        name=names.of(grant),
-        device_index=plain_index(slice_.device_index),
-        device_uuid=slice_.device_uuid,
-        memory_bytes=slice_.memory_bytes if slice_.limited else None,
-        memory_used_bytes=used,
-        memory_unaccounted_bytes=unaccounted,
-        cores=slice_.cores,
-        cores_shared=sharing.shared(slice_),
-        cores_got_percent=None if got is None or got.percent is None else round(got.percent, 1),
-        cores_unaccounted_percent=None
+    return {
+        "container_id": grant.container_id,
+        "name": names.of(grant),
+        "device_index": plain_index(slice_.device_index),
+        "device_uuid": slice_.device_uuid,
+        "memory_bytes": slice_.memory_bytes if slice_.limited else None,
+        "memory_used_bytes": used,
+        "memory_unaccounted_bytes": unaccounted,
+        "cores": slice_.cores,
+        "cores_shared": sharing.shared(slice_),
+        "cores_got_percent": None if got is None or got.percent is None else round(got.percent, 1),
+        "cores_unaccounted_percent": None
         if got is None or got.unaccounted is None
         else round(got.unaccounted, 1),
-        cores_sched=policy.sched if policy is not None else None,
-        cores_priority=policy.priority if policy is not None else None,
-        **slice_.holding.as_dict(),
-        mode=grant.mode,
-        state=state(grant),
-        pid=grant.pid,
-        created=timestamp(grant.created),
-    ).as_dict()
+        "cores_sched": policy.sched if policy is not None else None,
+        "cores_priority": policy.priority if policy is not None else None,
+        "memory_backend": slice_.holding.memory_backend,
+        "memory_strength": slice_.holding.memory_strength,
+        "cores_backend": slice_.holding.cores_backend,
+        "cores_strength": slice_.holding.cores_strength,
+        "mode": grant.mode,
+        "state": state(grant),
+        "pid": grant.pid,
+        "created": timestamp(grant.created),
+    }
 
 
-def reserved(each: Reserved) -> dict[str, Any]:
-    """The same for a pod's reservation that no container has, with the state `reserved`."""
-    return _Entry(
-        name=each.pod,
-        device_index=plain_index(each.device_index) if each.device_index else None,
-        device_uuid=each.device_uuid,
-        memory_bytes=None if each.whole else each.memory_bytes,
-        cores=each.cores or None,
-        state="reserved",
-    ).as_dict()
+def reserved(each: Reserved) -> SliceJson:
+    """The same of what is reserved for a pod and no container has, with the state `reserved`."""
+    return {
+        "container_id": None,
+        "name": each.pod,
+        "device_index": plain_index(each.device_index) if each.device_index else None,
+        "device_uuid": each.device_uuid,
+        "memory_bytes": None if each.whole else each.memory_bytes,
+        "memory_used_bytes": None,
+        "memory_unaccounted_bytes": None,
+        "cores": each.cores or None,
+        "cores_shared": None,
+        "cores_got_percent": None,
+        "cores_unaccounted_percent": None,
+        "cores_sched": None,
+        "cores_priority": None,
+        "memory_backend": None,
+        "memory_strength": None,
+        "cores_backend": None,
+        "cores_strength": None,
+        "mode": None,
+        "state": "reserved",
+        "pid": None,
+        "created": None,
+    }
 
 
 def timestamp(seconds: float) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger.grants import MEMORY
-from xpu_runtime.ledger.refusal import Refused
+from xpu_runtime.ledger.refusal import DeviceStatus, Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.limits import pages
@@ -35,19 +35,12 @@ def test_the_ledger_and_the_page_change_together(container: Container) -> None:
 def test_what_another_has_is_not_given(container: Container, pair: Container) -> None:
     with pytest.raises(Refused) as refused:
         container.set(12 * GIB)
-    assert refused.value.refusal.as_plain() == {
-        "code": "not-enough-memory",
-        "message": "GPU 0 does not have enough free memory for a limit of 12G",
-        "devices": [
-            {
-                "index": 0,
-                "free_memory_bytes": 7 * GIB,
-                "free_cores": 100,
-                "reason": "7G free and 4G already its own, 12G requested",
-            }
-        ],
-        "nearest": {"XPU_MEM": "11G"},
-    }
+    found = refused.value.refusal
+    assert found.code == "not-enough-memory"
+    assert found.message == "GPU 0 does not have enough free memory for a limit of 12G"
+    reason = "7G free and 4G already its own, 12G requested"
+    assert found.devices == (DeviceStatus("0", 7 * GIB, 100, reason),)
+    assert found.nearest == {"XPU_MEM": "11G"}
     assert container.booked() == container.in_force() == [4 * GIB]
     container.set(11 * GIB)
     # What the configuration lets be granted twice over, is.

@@ -6,7 +6,7 @@ kubernetes/report.py makes the figures.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TypedDict
 
 import click
 
@@ -24,6 +24,72 @@ _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 #: Nodes, or pods of a node, that a line names.
 _MOST_NAMED = 4
 _LEFT_OUT = ("DRIVER", "PLACED BY", "OTHERS", "MODEL", "PODS")
+
+
+class CardJson(TypedDict):
+    """A device of a node."""
+
+    #: A MIG device's is `0:1`.
+    index: str
+    uuid: str
+    model: str
+    #: Bytes that may be granted.
+    memory_bytes: int
+    #: Bytes that a new pod can have.
+    free_memory_bytes: int
+    #: Percent of its time that a new pod can have.
+    free_cores: int
+    #: How many pods have something of it, or count as if they did.
+    pods: int
+    #: Bytes that containers have that are no pods.
+    others_memory_bytes: int
+    #: Percent of its time that containers have that are no pods.
+    others_cores: int
+    #: Whether a container can have all of it.
+    whole: bool
+    #: Why no new pod gets anything of it, the node's reason or the card's; null: pods do.
+    why: str | None
+
+
+class NodeJson(TypedDict):
+    """A node with the device plugin."""
+
+    name: str
+    #: Version of the driver; null: not known.
+    driver: str | None
+    #: Who chooses cards: `extender` or `node`; null: not known.
+    placement: str | None
+    #: Why nothing is known of its cards; null: it is.
+    problem: str | None
+    #: Why no new pod gets anything of its cards; null: pods do.
+    why: str | None
+    #: Pods that it has nothing reserved for, as NAMESPACE/NAME.
+    waiting: list[str]
+    cards: list[CardJson]
+
+
+class ClusterJson(TypedDict):
+    """The nodes of a cluster that have the device plugin."""
+
+    nodes: list[NodeJson]
+
+
+class KeyJson(TypedDict):
+    """A key that signs assignments."""
+
+    id: str
+    #: Names of the nodes that have it.
+    nodes: list[str]
+    #: Names of the extender's nodes that lack it.
+    missing: list[str]
+    #: Pods whose assignments it signs, as NAMESPACE/NAME.
+    pods: list[str]
+
+
+class KeysJson(TypedDict):
+    """The keys in use (`--keys`)."""
+
+    keys: list[KeyJson]
 
 
 @click.command(short_help="Show what is free in the cluster, card by card.")
@@ -59,25 +125,8 @@ def status(
     counts with its request until it is deleted; the lines below the table name it. Places that the extender
     holds for pods of a group count as free until they are bound; its metrics count them.
 
-    \b
-    --json prints one object; memory is in bytes, cores in percent:
-      nodes   a list of {name, driver, placement, problem, why, cards, waiting}
-        problem   why nothing is known of its cards, else null
-        why       why no new pod gets anything of them, else null
-        waiting   the pods for which the node has nothing reserved, as NAMESPACE/NAME
-      cards   of a node, a list of
-        index, uuid, model, memory_bytes
-        free_memory_bytes, free_cores, pods
-        others_memory_bytes, others_cores   what is no pod's
-        whole   whether a container can have all of the card
-        why     why no new pod gets anything of it, the node's or the card's reason, else null
-
     --keys shows each key of assignments by its id: how many nodes have it, how many pods were placed with it,
     and which nodes lack it. A new key may sign when no node lacks it, an old one may go when no pod has it.
-
-    \b
-    With --json:
-      keys    a list of {id, nodes, missing, pods}, the last three lists of names
 
     \b
     Example:
@@ -93,7 +142,8 @@ def status(
         return
     found = report.named(report.nodes(nodes, pods), names)
     if as_json:
-        table.print_json({"nodes": [_plain(node) for node in found]})
+        told: ClusterJson = {"nodes": [_plain(node) for node in found]}
+        table.print_json(told)
         return
     rows = [(node, card) for node in found for card in node.cards]
     if rows:
@@ -133,7 +183,18 @@ def _waiting(node: Node) -> str:
 
 def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:
     if as_json:
-        table.print_json({"keys": [each.as_dict() for each in keys]})
+        told: KeysJson = {
+            "keys": [
+                {
+                    "id": each.id,
+                    "nodes": list(each.nodes),
+                    "missing": list(each.missing),
+                    "pods": list(each.pods),
+                }
+                for each in keys
+            ]
+        }
+        table.print_json(told)
         return
     if not keys:
         click.echo("xpu: no node tells of a key: is kubernetes.placement extender there?", err=True)
@@ -219,7 +280,7 @@ def _others(card: Card) -> str:
     return f"{gib(show(card.others_memory))}, {card.others_cores}%"
 
 
-def _plain(node: Node) -> dict[str, Any]:
+def _plain(node: Node) -> NodeJson:
     return {
         "name": node.name,
         "driver": node.driver or None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -205,10 +205,10 @@ def memory(amount: int | None) -> str:
     return "-" if amount is None else show(amount)
 
 
-def used_of(used: int | None, limit: int, unaccounted: int | None = None) -> str:
+def used_of(used: int | None, limit: int | None, unaccounted: int | None = None) -> str:
     """`1.5G/4G`, or a dash for unknown; `1.5G/4G (2G unaccounted)` where the account lacks that much."""
     beyond = f" ({show(unaccounted)} unaccounted)" if unaccounted else ""
-    return ("-" if used is None else f"{show(used)}/{show(limit)}") + beyond
+    return ("-" if used is None else f"{show(used)}/{memory(limit)}") + beyond
 
 
 def percent(amount: int | None) -> str:
@@ -222,7 +222,7 @@ def share(percentage: float | None, unaccounted: float | None = None) -> str:
     return ("-" if percentage is None else f"{percentage:.0f}%") + beyond
 
 
-def cores(entry: dict[str, Any]) -> str:
+def cores(entry: Mapping[str, Any]) -> str:
     """The cap on cores, or how the device's time is shared without one; a dash where it is not shared."""
     if entry["cores"] is not None:
         return percent(entry["cores"])
@@ -231,12 +231,12 @@ def cores(entry: dict[str, Any]) -> str:
     )
 
 
-def strengths(entry: dict[str, Any]) -> str:
+def strengths(entry: Mapping[str, Any]) -> str:
     """`hard/soft`: how strongly memory and cores are held; a dash where there is no limit."""
     return "/".join(entry[f"{kind}_strength"] or "-" for kind in ("memory", "cores"))
 
 
-def enforced(entry: dict[str, Any]) -> str:
+def enforced(entry: Mapping[str, Any]) -> str:
     """`memory: driver (hard), cores: unenforced`; a dash where there is no limit."""
     texts = []
     for kind in ("memory", "cores"):

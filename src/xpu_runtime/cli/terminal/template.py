@@ -54,7 +54,7 @@ def print_rows(
     template: str,
     heads: Mapping[str, str],
     rows: Sequence[Mapping[str, str]],
-    entries: Sequence[dict[str, Any]],
+    entries: Sequence[object],
 ) -> None:
     """A line for each row: its object, or the template with its fields, \\t and \\n as docker has them.
     `heads` has the heads of fields that are not headed as they are called."""

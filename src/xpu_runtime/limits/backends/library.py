@@ -19,12 +19,25 @@ from xpu_runtime.limits.backend import SOFT, Backend, Change, Detail, InForce, O
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypedDict
+
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant
     from xpu_runtime.limits.pages import Compute, OpenQuota, Policy
     from xpu_runtime.limits.usage_page import ProcessUsage
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
+
+    class PagesJson(TypedDict):
+        """The page that holds a container's limits."""
+
+        #: The folder on the host.
+        folder: str
+        #: Version of its layout.
+        abi: int
+        #: False: it is damaged.
+        valid: bool
+
 
 NAME = "library"
 
@@ -128,7 +141,7 @@ class Library(Backend):
             what = f"the quota page in {place} cannot be read: {reason}"
             return [Detail("pages", None, "", self.damage(grant) or XpuError(what, _RESTART))]
         damaged = "" if page.valid else ", damaged"
-        value = {"folder": place, "abi": page.abi, "valid": page.valid}
+        value: PagesJson = {"folder": place, "abi": page.abi, "valid": page.valid}
         return [Detail("pages", value, f"{place} (ABI {page.abi}{damaged})", self.damage(grant))]
 
 

@@ -23,6 +23,8 @@ from xpu_runtime.limits.backends.library import Library, QuotaChange, cannot_see
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypedDict
+
     from xpu_runtime.delivery.contribution import Contribution
     from xpu_runtime.ledger.grants import Grant
     from xpu_runtime.limits.mps_daemon import Daemon, Process
@@ -31,6 +33,19 @@ if TYPE_CHECKING:
     from xpu_runtime.limits.pages import Policy
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
+
+    class MpsJson(TypedDict):
+        """The MPS daemon of the device."""
+
+        #: The daemon's folder on the host.
+        folder: str
+        #: Of the control daemon; null: none runs.
+        control_pid: int | None
+        #: Of the MPS server; null: none runs.
+        server_pid: int | None
+        #: That the container's programs get; null: no cap, or not known.
+        active_thread_percentage: int | None
+
 
 NAME = "mps"
 
@@ -177,15 +192,16 @@ class Mps(Library):
         place, problem = folders.of(grant), self._problem_of_daemon(grant)
         daemon = _daemon(grant.slices[0].device_uuid)
         control, server = daemon.find()
-        value = {
+        try:
+            percentage = _percent(place) or None
+        except OSError:
+            percentage = None
+        value: MpsJson = {
             "folder": daemon.folder,
             "control_pid": control.pid if control else None,
             "server_pid": server.pid if server else None,
+            "active_thread_percentage": percentage,
         }
-        try:
-            value["active_thread_percentage"] = _percent(place) or None
-        except OSError:
-            value["active_thread_percentage"] = None
         line = f"server {value['server_pid'] or '-'}, in {daemon.folder}"
         return [*super().details(grant, holds=True), Detail(NAME, value, line, problem)]
 
