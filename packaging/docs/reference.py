@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from parts import commands, errors, events, metrics, outputs, tree
+from parts import commands, errors, events, metrics, outputs, tree, variables
 
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-_REFERENCE = ("commands", "configuration", "errors", "events", "json", "metrics")
+_REFERENCE = ("commands", "configuration", "errors", "events", "json", "metrics", "variables")
 _PAGES = ("ARCHITECTURE.md", *(f"docs/reference/{name}.md" for name in _REFERENCE))
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -52,6 +52,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "events-kinds": events.kinds,
     "json": outputs.outputs,
     "layers": tree.layers,
+    "variables": variables.variables,
     **{f"metrics-of-{kind}": partial(metrics.of, kind) for kind in metrics.KINDS},
 }
 

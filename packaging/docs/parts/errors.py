@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 from xpu_runtime.ledger.vocabulary import CODES
 
 from .markdown import escaped, table
+from .source import SOURCES
 
-_SOURCES = Path(__file__).resolve().parents[3] / "src/xpu_runtime"
 _ROOT, _REQUEST = "XpuError", "RequestError"
 #: What finds fault with a request besides, in request/: RequestError has what these say.
 _OF_REQUESTS = {"ValueError", "NearMiss", "wrong"}
@@ -64,7 +64,7 @@ def _order(kind: str) -> tuple[bool, str]:
 
 @cache
 def _modules() -> dict[str, _Module]:
-    return {str(path.relative_to(_SOURCES)): _Module(path) for path in sorted(_SOURCES.rglob("*.py"))}
+    return {str(path.relative_to(SOURCES)): _Module(path) for path in sorted(SOURCES.rglob("*.py"))}
 
 
 def unknown_quotations(page: str) -> list[str]:
@@ -72,7 +72,7 @@ def unknown_quotations(page: str) -> list[str]:
     texts = "\n".join(
         [
             *_all_texts(),
-            *(path.read_text() for path in (_SOURCES.parents[1] / "packaging/scripts").glob("*.sh")),
+            *(path.read_text() for path in (SOURCES.parents[1] / "packaging/scripts").glob("*.sh")),
         ]
     )
     quoted = [
@@ -86,7 +86,7 @@ def unknown_quotations(page: str) -> list[str]:
 
 
 def _all_texts() -> Iterator[str]:
-    for path in _SOURCES.rglob("*.py"):
+    for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 yield "".join(

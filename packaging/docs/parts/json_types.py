@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-_SOURCES = Path(__file__).resolve().parents[3] / "src/xpu_runtime"
+from .source import SOURCES, comment_above
+
 #: The names of these TypedDicts end so.
 ENDING = "Json"
 #: By command the type that it prints.
@@ -68,7 +68,7 @@ def known() -> dict[str, Object]:
 
 def _classes() -> Iterator[tuple[ast.ClassDef, list[str]]]:
     """Each with the lines of its file."""
-    for path in sorted(_SOURCES.rglob("*.py")):
+    for path in sorted(SOURCES.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if f"{ENDING}(" in text:
             for each in ast.walk(ast.parse(text)):
@@ -79,9 +79,5 @@ def _classes() -> Iterator[tuple[ast.ClassDef, list[str]]]:
 def _fields(each: ast.ClassDef, lines: list[str]) -> Iterator[Field]:
     for field in each.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            comment: list[str] = []
-            at = field.lineno - 2
-            while lines[at].strip().startswith("#: "):
-                comment.insert(0, lines[at].strip().removeprefix("#: "))
-                at -= 1
-            yield Field(field.target.id, field.annotation, " ".join(comment))
+            meaning = " ".join(comment_above(lines, field.lineno))
+            yield Field(field.target.id, field.annotation, meaning)

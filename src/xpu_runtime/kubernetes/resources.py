@@ -13,8 +13,9 @@ from typing import Any
 from xpu_runtime.errors import XpuError, did_you_mean
 from xpu_runtime.placement.demand import Demand, PodDemand
 from xpu_runtime.request.assignment import ANNOTATION
-from xpu_runtime.request.parse import ANNOTATION_PREFIX, VARIABLES
+from xpu_runtime.request.parse import ANNOTATION_PREFIX
 from xpu_runtime.request.pod import beside_limits
+from xpu_runtime.request.request import VARIABLES
 from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
 

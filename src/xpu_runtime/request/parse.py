@@ -11,11 +11,13 @@ from xpu_runtime.errors import RequestError, did_you_mean
 from xpu_runtime.request import require
 from xpu_runtime.request.request import (
     CAPABILITIES,
+    FOR_PROGRAMS,
     NAMES,
     POLICIES,
     PRIORITIES,
     SCHEDS,
     UUIDS,
+    VARIABLES,
     Condition,
     Request,
     devices_in_words,
@@ -24,20 +26,6 @@ from xpu_runtime.request.request import (
 )
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
 from xpu_runtime.value import Value
-
-VARIABLES = (
-    "XPU_MEM",
-    "XPU_CORES",
-    "XPU_SCHED",
-    "XPU_PRIORITY",
-    "XPU_COUNT",
-    "XPU_VISIBLE_DEVICES",
-    "XPU_RESERVATION",
-    "XPU_POLICY",
-    "XPU_CAPABILITIES",
-    "XPU_REQUIRE",
-    "XPU_ENFORCE",
-)
 
 #: The prefix of our annotations.
 ANNOTATION_PREFIX = "yoyoworks.com/xpu-"
@@ -48,10 +36,6 @@ AMOUNTS = ("XPU_MEM", "XPU_CORES", "XPU_COUNT", "XPU_VISIBLE_DEVICES", "XPU_RESE
 #: Set by Kubernetes' device plugin where it has allocated resources of ours: the container then asks for what
 #: its pod was assigned (pod.py).
 ALLOCATED = "XPU_KUBERNETES"
-
-#: Read by the interposers in the container. They request nothing, and are checked only where another variable
-#: requests something.
-FOR_PROGRAMS = ("XPU_LOG",)
 
 #: The longest path of XPU_LOG=debug:PATH in bytes, that of native/account/log.c.
 _LONGEST_LOG = 511
@@ -222,12 +206,8 @@ class _Reader:
         """auto, hard, none, or the name of a backend that is registered."""
         if "XPU_ENFORCE" not in self.variables:
             return "auto"
-        from xpu_runtime import registered  # few ask for it
-
-        allowed = ("auto", "hard", *registered.backends(), "none")
-        return (
-            self.one_of("XPU_ENFORCE", allowed, "auto takes the strongest there is, hard or soft") or "auto"
-        )
+        otherwise = "auto takes the strongest there is, hard or soft"
+        return self.one_of("XPU_ENFORCE", enforcements(), otherwise) or "auto"
 
     def log(self) -> bool:
         """Whether XPU_LOG asks for the interposers' log."""
@@ -250,6 +230,13 @@ class _Reader:
         except ValueError as error:
             self.wrong(name, str(error))
             return ()
+
+
+def enforcements() -> tuple[str, ...]:
+    """What XPU_ENFORCE can be."""
+    from xpu_runtime import registered  # few ask for it
+
+    return ("auto", "hard", *registered.backends(), "none")
 
 
 def _with_unit(text: str, items: list[str]) -> str:

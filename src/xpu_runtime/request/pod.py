@@ -15,12 +15,12 @@ from xpu_runtime.request.assignment import ANNOTATION, AssignmentError
 from xpu_runtime.request.parse import (
     ALLOCATED,
     AMOUNTS,
-    FOR_PROGRAMS,
     is_annotation,
     refuse,
     variable_of,
 )
 from xpu_runtime.request.pod_container import PodContainer
+from xpu_runtime.request.request import FOR_PROGRAMS
 from xpu_runtime.request.units import Memory
 
 TYPE_CHECKING = False

@@ -13,7 +13,52 @@ if TYPE_CHECKING:
     from xpu_runtime.request.pod_container import PodContainer
     from xpu_runtime.request.quotas import Quota
 
-#: The capabilities that a request may name, in the order of docs/reference/variables.md.
+#: The table of docs/reference/variables.md is made from the comments on these names and on FOR_PROGRAMS.
+VARIABLES = (
+    #: Memory on each device: `4G`, `4096M`, `1.5GiB` or `50%`.
+    #: default: `defaults.memory`, or the whole device
+    "XPU_MEM",
+    #: Percent of each device's time, in steps of 5.
+    #: default: `defaults.cores`, or no cap
+    "XPU_CORES",
+    #: How time beyond the caps is shared.
+    #: default: `cores.sched`, or `fixed`
+    "XPU_SCHED",
+    #: Which container is served first.
+    #: default: `cores.priority`, or `normal`
+    "XPU_PRIORITY",
+    #: How many devices.
+    #: default: 1
+    "XPU_COUNT",
+    #: Which devices: `auto`, `all`, `none`, or a list.
+    #: default: `auto`
+    "XPU_VISIBLE_DEVICES",
+    #: Only devices reserved under this name by `xpu reserve`.
+    #: default: devices without a reservation
+    "XPU_RESERVATION",
+    #: The fullest device that fits, or the emptiest.
+    #: default: `placement.policy`
+    "XPU_POLICY",
+    #: Parts of the driver, a list.
+    #: default: `compute,utility`
+    "XPU_CAPABILITIES",
+    #: Conditions on the device and its driver, as `cuda>=12.0`.
+    #: default: none
+    "XPU_REQUIRE",
+    #: What has to hold the limits.
+    #: default: `auto`
+    "XPU_ENFORCE",
+)
+
+#: Read by the interposers in the container. They request nothing, and are checked only where another variable
+#: requests something.
+FOR_PROGRAMS = (
+    #: What the libraries of `library` log.
+    #: default: one line a process
+    "XPU_LOG",
+)
+
+#: The words that a request may have.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
 #: How a device's time is shared beyond the cap on cores, and the priorities, lowest first.

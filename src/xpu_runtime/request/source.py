@@ -14,16 +14,14 @@ from xpu_runtime.request.parse import (
     ALLOCATED,
     AMOUNTS,
     ANNOTATION_PREFIX,
-    FOR_PROGRAMS,
     MAX_PROBLEMS,
-    VARIABLES,
     Spelling,
     is_annotation,
     read,
     refuse,
     variable_of,
 )
-from xpu_runtime.request.request import PRIORITIES, Request
+from xpu_runtime.request.request import FOR_PROGRAMS, PRIORITIES, VARIABLES, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

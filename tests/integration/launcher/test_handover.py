@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xpu_runtime.request import source
-from xpu_runtime.request.parse import VARIABLES
+from xpu_runtime.request.request import VARIABLES
 
 from .conftest import Launcher
 

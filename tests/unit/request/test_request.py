@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import RequestError
 from xpu_runtime.limits import interposed
-from xpu_runtime.request.parse import VARIABLES
-from xpu_runtime.request.request import Request
+from xpu_runtime.request.request import VARIABLES, Request
 from xpu_runtime.request.source import REAL_LIBRARIES, asks, from_spec
 from xpu_runtime.request.units import Memory
 
