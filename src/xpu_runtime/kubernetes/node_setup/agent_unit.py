@@ -23,8 +23,7 @@ def start(prefix: str, *, is_new: bool) -> None:
         say(f"the node has no systemd: while nothing runs `{prefix}/bin/xpu agent`, {without}", error=True)
         return
     try:
-        if is_new or not _is_enabled():
-            run("systemctl", "enable", f"{prefix}/lib/systemd/system/{_UNIT}")
+        run("systemctl", "enable", f"{prefix}/lib/systemd/system/{_UNIT}")
         run("systemctl", "restart" if is_new else "start", _UNIT)
     except ConfigError as error:
         say(f"{_UNIT} of the node does not run: {without}: {error}", error=True)
@@ -34,11 +33,3 @@ def stop() -> None:
     """Ends it, and takes the unit from the node."""
     with contextlib.suppress(ConfigError):
         run("systemctl", "disable", "--now", _UNIT)
-
-
-def _is_enabled() -> bool:
-    try:
-        run("systemctl", "is-enabled", "--quiet", _UNIT)
-    except ConfigError:
-        return False
-    return True

@@ -30,7 +30,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *fails: str, is_new: bool) -> list[tup
     monkeypatch.setattr(agent_unit, "has_systemd", lambda: True)
     monkeypatch.setattr(agent_unit, "run", systemctl.run)
     agent_unit.start("/opt/xpu", is_new=is_new)
-    return [each for each in systemctl.told if each[0] != "is-enabled"]
+    return systemctl.told
 
 
 def test_a_new_tree_has_its_agent_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,13 +38,11 @@ def test_a_new_tree_has_its_agent_started_anew(monkeypatch: pytest.MonkeyPatch) 
     assert told(monkeypatch, is_new=True) == wanted
 
 
-def test_one_that_runs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(monkeypatch, is_new=False) == [("start", "xpu-agent.service")]
-
-
-def test_one_that_somebody_has_disabled_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_runs_goes_on_and_one_that_somebody_has_disabled_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wanted = [("enable", _UNIT), ("start", "xpu-agent.service")]
-    assert told(monkeypatch, "is-enabled", is_new=False) == wanted
+    assert told(monkeypatch, is_new=False) == wanted
 
 
 def test_one_that_cannot_run_is_said_and_no_failure(
