@@ -1,6 +1,6 @@
 /*
- * What a process of a container under MPS gets, and where: a file of the host's, read-only in the container,
- * and a folder with the control daemon's sockets. src/xpu_runtime/limits/backends/mps.py writes it.
+ * The limits of a container's processes under MPS: a file of the host, read-only in the container, and a
+ * folder with the control daemon's sockets. src/xpu_runtime/limits/backends/mps.py writes it.
  */
 #ifndef XPU_MPS_H
 #define XPU_MPS_H

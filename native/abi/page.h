@@ -1,9 +1,9 @@
 /*
  * The two pages of a grant that the host and the libraries in its container share: an interface between
- * programs of different versions. docs/concepts/memory.md says how they are used, and what may change here.
+ * programs of different versions. docs/concepts/memory.md explains their use, and the rules for changes here.
  *
- * The quota page is written by the host and read-only in the container: what each slice may have. The usage
- * page belongs to the container alone: what each of its processes has. Both are files of one tmpfs of the
+ * The quota page has the limits of each slice; the host writes it, and the container can only read it. The
+ * usage page has the use of each process, and the container owns it. Both are files of one tmpfs of the
  * grant's own. src/xpu_runtime/limits/pages.py is the host's view of the same bytes, and tests/unit compares
  * the two. Integers are little-endian, as on every machine that this is built for.
  */
@@ -45,11 +45,11 @@ struct xpu_quota_device {
     uint8_t zero[47];
 };
 
-/* What may change while the container runs: each a plain 64-bit load. */
+/* Values that may change while the container runs: each a plain 64-bit load. */
 struct xpu_quota_limit {
     uint64_t memory;      /* bytes, or XPU_NO_LIMIT */
     uint64_t cores;       /* the cap on the device's time, 1 to XPU_WHOLE; 0: none */
-    uint64_t adjusted;    /* what the host's agent makes of it for now: XPU_ADJUSTED_* */
+    uint64_t adjusted;    /* the share by the host's agent for now: XPU_ADJUSTED_* */
     uint64_t policy;      /* enum xpu_sched, | enum xpu_priority << 8: how the agent adjusts the cap */
     uint64_t reserved[4]; /* 0 */
 };
@@ -62,7 +62,7 @@ enum { XPU_ADJUSTED_ROUND_SHIFT = 32, XPU_AGENT_LOST_MS = 500 };
 
 enum xpu_sched {
     XPU_FIXED,  /* never more than the cap */
-    XPU_BURST,  /* the cap is what it has at least, while it wants it; more while others leave it */
+    XPU_BURST,  /* at least the cap while it wants it; more while others leave time */
     XPU_WEIGHT, /* the device is shared in proportion to the caps of those that want it */
 };
 
@@ -104,7 +104,7 @@ struct xpu_usage_total {
 /* A device's time, as all processes of the container have used it together. Times are of the
  * host's CLOCK_MONOTONIC, in ns. */
 struct xpu_usage_compute {
-    uint64_t paid;     /* when what was launched is paid for, at paid_cap; atomic */
+    uint64_t paid;     /* the time until which launches are paid for, at paid_cap; atomic */
     uint64_t paid_cap; /* the share that `paid` was computed with; atomic */
     uint64_t used;     /* ns of the device's time charged so far, predictions included; atomic */
     uint64_t waits;    /* counts up while a launch is held back; atomic */
@@ -135,17 +135,17 @@ struct xpu_slot {
     uint8_t reserved[32];
 };
 
-/* What memory is counted as. The order is the layout's. */
+/* Kinds of memory. The order is the layout's. */
 enum xpu_kind {
-    XPU_LINEAR,         /* cuMemAlloc, Pitch, and whatever is like it */
+    XPU_LINEAR,         /* cuMemAlloc, Pitch, and the like */
     XPU_MANAGED,        /* cuMemAllocManaged */
-    XPU_POOL,           /* what stream-ordered pools hold, used or not */
+    XPU_POOL,           /* memory of stream-ordered pools, used or not */
     XPU_VMM,            /* cuMemCreate */
     XPU_ARRAY,          /* arrays and mipmapped arrays */
-    XPU_GRAPH,          /* what graphs' memory nodes hold */
+    XPU_GRAPH,          /* memory of graphs' memory nodes */
     XPU_EXTERNAL,       /* imports from outside CUDA */
     XPU_FREED_EXPORTED, /* freed here, but still open in another process */
-    XPU_OVERHEAD,       /* contexts, modules: what the driver reports beyond all these */
+    XPU_OVERHEAD,       /* contexts, modules: the driver's report beyond all these */
     XPU_KIND_RESERVED,
 };
 

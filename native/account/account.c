@@ -1,6 +1,6 @@
 /*
- * What the interposers ask of the account: charge, uncharge, and what is used. Each call is a few atomic
- * operations on mapped pages, and nothing else, unless it is a process's first or memory was refused.
+ * The account's calls for the interposers: charge, uncharge, and use. Each call is a few atomic operations on
+ * mapped pages, and nothing else, unless it is a process's first or memory was refused.
  */
 #include "account.h"
 #include "atomic.h"

@@ -17,7 +17,7 @@
 #include "processes.h"
 
 /* Bytes of all processes, after the dead have been cleaned up. It may be above the limit: after `xpu set`, or
- * by what the driver took for itself. */
+ * by the driver's own memory. */
 uint64_t xpu_used(int device);
 /* Bytes of this process alone, of all kinds or of one. */
 uint64_t xpu_process_used(int device);
@@ -26,12 +26,12 @@ uint64_t xpu_process_used_of(int device, enum xpu_kind kind);
 /* Charges `bytes`, rounded up to XPU_GRAIN, if the container's total stays within the limit; false if not,
  * with nothing changed. Dead processes are cleaned up before the answer is no. */
 bool xpu_charge(int device, enum xpu_kind kind, uint64_t bytes);
-/* Charges what the driver has already taken, whatever the limit says. */
+/* Charges memory that the driver has already taken, even beyond the limit. */
 void xpu_charge_anyway(int device, enum xpu_kind kind, uint64_t bytes);
 /* Takes a charge back; never more than this process holds of the kind. */
 void xpu_uncharge(int device, enum xpu_kind kind, uint64_t bytes);
-/* The same for memory that was counted by xpu_exported: takes it off what is exported and uncharges it at
- * once, or, while any process has imports, keeps it as XPU_FREED_EXPORTED until none has. */
+/* The same for memory that was counted by xpu_exported: subtracts it from the exported sum and uncharges it
+ * at once, or, while any process has imports, keeps it as XPU_FREED_EXPORTED until none has. */
 void xpu_uncharge_exported(int device, enum xpu_kind kind, uint64_t bytes);
 /* Moves bytes from one kind to another; the total stays. */
 void xpu_move(int device, enum xpu_kind from, enum xpu_kind to, uint64_t bytes);

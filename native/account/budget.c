@@ -10,15 +10,15 @@
 #include "process_state.h"
 #include "slot.h"
 
-/* What this process itself has been charged, in the same terms as the page: a container that writes an
- * earlier `paid` into its page gains nothing by it for the processes that it has. Atomic. */
+/* This process's own charges, in the terms of the page: a container that writes an earlier `paid` into its
+ * page gains nothing for its running processes. Atomic. */
 static struct { uint64_t paid, share; } own[XPU_DEVICES];
 
 /* Time that others kept the device from this process, and that it has not caught up; atomic. */
 static uint64_t kept_from[XPU_DEVICES];
 
-/* What this process was charged in all, and what the container's others were when that was last looked at, of
- * which `siblings` may still have kept it from the device; all atomic. */
+/* All charges of this process, and those of the container's others at the last look, of which `siblings` may
+ * still have kept it from the device; all atomic. */
 static struct { uint64_t charged, others, siblings; } use[XPU_DEVICES];
 /* No more of that is remembered: it may have been while this process had no work. */
 static const uint64_t MOST_SIBLINGS_NS = 40000000;
@@ -90,9 +90,9 @@ static bool rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, u
     return before != 0;
 }
 
-/* A debt beyond all that the container was ever charged is none of its work's: the word was written by
- * another clock, or by the program. Without this all its programs would wait for as long, and nobody would
- * know why. */
+/* A debt beyond all charges of the container does not come from its work: the word was written by another
+ * clock, or by the program. Without this check all its programs would wait for as long, for no visible
+ * reason. */
 static void forget_rubbish(int device, uint32_t share, uint64_t now) {
     struct xpu_usage_compute *compute = compute_of(device);
     uint64_t paid = XPU_LOAD(compute->paid);
@@ -105,10 +105,10 @@ static void forget_rubbish(int device, uint32_t share, uint64_t now) {
 static void rescale_all(int device, uint32_t share, uint64_t now, bool is_own) {
     (void)rescale(&compute_of(device)->paid, &compute_of(device)->paid_cap, share, now);
     if (is_own && rescale(&own[device].paid, &own[device].share, share, now))
-        XPU_STORE(kept_from[device], 0); /* what it missed at another share it does not catch up on */
+        XPU_STORE(kept_from[device], 0); /* it does not catch up on time missed at another share */
 }
 
-/* What the process was charged and has still to use, for whoever finds it dead. */
+/* Charges of the process that it has not used yet, for the process that finds it dead. */
 static void note_charge(int device, uint64_t ns) {
     struct xpu_usage_compute *compute = compute_of(device);
     int slot = xpu_process_slot();
@@ -194,8 +194,7 @@ static void move(uint64_t *word, int64_t ns) {
         take_off(word, (uint64_t)-ns);
 }
 
-/* Since the charge the share may have changed: what is corrected counts by the present one, as the debt does.
- */
+/* Since the charge the share may have changed: the correction counts by the present one, as the debt does. */
 static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
     struct xpu_usage_compute *compute = compute_of(device);
     uint32_t share = xpu_share(device, now);
@@ -203,7 +202,7 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
         share = (uint32_t)XPU_LOAD(limit_of(device)->cores);
     if (share == 0 || share > XPU_WHOLE)
         share = XPU_WHOLE;
-    rescale_all(device, share, now, is_own); /* what is owed already was computed at the share of then */
+    rescale_all(device, share, now, is_own); /* the present debt was computed at the earlier share */
     uint64_t by = at_share((uint64_t)(ns < 0 ? -ns : ns), share), unused;
     uint64_t *words[] = {&compute->paid, is_own ? &own[device].paid : NULL};
     const uint64_t most = XPU_CREDIT_NS + XPU_KEPT_CREDIT_NS;
@@ -215,8 +214,8 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
     move(&compute->used, ns);
 }
 
-/* Of the time in which others had the device, what was not the container's own. Its processes are charged
- * when they launch, which is some time before or after they have the device. */
+/* Of the time in which others had the device, the part of other containers. Its processes are charged when
+ * they launch, which is some time before or after they have the device. */
 static uint64_t kept_by_others(int device, uint64_t kept) {
     uint64_t others = XPU_LOAD(compute_of(device)->used) - XPU_LOAD(use[device].charged);
     int64_t more = (int64_t)(others - __atomic_exchange_n(&use[device].others, others, __ATOMIC_RELAXED));

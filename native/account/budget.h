@@ -1,12 +1,12 @@
 /*
- * The budget of a device's time: what the container may launch now. All of its processes share it, through
- * one word of the usage page: `paid`, the time up to which what was launched is paid for at the container's
+ * The budget of a device's time: the work that the container may launch now. All of its processes share it,
+ * through one word of the usage page: `paid`, the time up to which launches are paid for at the container's
  * share. A launch of x ns moves it on by x / share; while it lies in the past, the next launch may go ahead.
  *
- * Each process also keeps the word of what it was charged itself, where no other can write it.
+ * Each process also keeps a word of its own charges, where no other can write it.
  *
- * So a debt has no limit and is exact over any time, and a credit is at most XPU_CREDIT_NS, whoever dies
- * where: docs/developers/pacing.md. No call here waits, takes a lock or calls a driver.
+ * So a debt has no limit and is exact over any time, and a credit is at most XPU_CREDIT_NS, at whichever
+ * point a process dies: docs/developers/pacing.md. No call here waits, takes a lock or calls a driver.
  */
 #ifndef XPU_ACCOUNT_BUDGET_H
 #define XPU_ACCOUNT_BUDGET_H
@@ -23,20 +23,20 @@ enum {
     /* The same after a longer pause, which was its own: a load that comes in bursts gets its share of each,
      * and little more. */
     XPU_IDLE_CREDIT_NS = 20000000,
-    /* The same for what others have kept the device from it while it had work, with a long kernel: it catches
-     * up. Not what other processes of the same container used meanwhile. */
+    /* The same for time in which others kept the device from it with a long kernel while it had work: it
+     * catches up. Time of other processes of the same container does not count. */
     XPU_KEPT_CREDIT_NS = 1000000000,
-    /* What a process that is killed may have used since it was last measured. */
+    /* The possible use of a killed process since its last measurement. */
     XPU_UNMEASURED_NS = 5000000,
 };
 
 /* No cap on the device's time, or no such device. */
 #define XPU_NO_CAP UINT32_MAX
 
-/* Whether the container has a cap on any device. What has none when it starts never gets one. */
+/* Whether the container has a cap on any device. A container without one at its start never gets one. */
 bool xpu_any_cap(void);
-/* The container's share of the device now, 0 (it may launch nothing) to XPU_WHOLE, or XPU_NO_CAP: what the
- * host's agent gives, or the cap where no agent is at work. */
+/* The container's share of the device now, 0 (it may launch nothing) to XPU_WHOLE, or XPU_NO_CAP: the agent's
+ * share, or the cap without an agent. */
 uint32_t xpu_share(int device, uint64_t now);
 /* Whether its share is, or may become, less than the whole device. */
 bool xpu_share_varies(int device);
@@ -44,17 +44,17 @@ bool xpu_share_varies(int device);
 /* Charges `ns` of the device's time before it is used, at a share of 1 to XPU_WHOLE. False, with nothing
  * charged and *until set, while earlier launches are not paid for, and for `spare` ns after that. */
 bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t spare, uint64_t *until);
-/* The same whatever is paid. */
+/* The same, also for unpaid launches. */
 void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now);
-/* What was measured: `ns` more (or less) was used than had been charged. `settled` ns of what was charged
- * before are no longer a prediction. For `kept` ns this process had work, and others had the device. */
+/* A measurement: `ns` more (or less) was used than charged. `settled` ns of earlier charges are no longer a
+ * prediction. For `kept` ns this process had work, and others had the device. */
 void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, uint64_t now);
 /* A launch is held back, or nothing could be measured: for the host to see. */
 void xpu_budget_waits(int device);
 void xpu_budget_guessed(int device);
 /* It has waited for so long since it was last told. */
 void xpu_budget_held(int device, uint64_t ns);
-/* Gives back what a dead process had been charged and not used. The caller owns the slot. */
+/* Gives back unused charges of a dead process. The caller owns the slot. */
 void xpu_budget_recover(unsigned slot, int device);
 
 #endif

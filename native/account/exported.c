@@ -3,8 +3,8 @@
  * freed, and after the death of the process that made it. Which process has which allocation open is not
  * known here, only whether any process has any (imports); until none has, all such memory stays charged.
  *
- * A process that freed exported memory may do nothing more for hours. So what it freed moves to a slot
- * without an owner, one for all such memory: whoever looks next frees it once nobody has imports.
+ * A process that freed exported memory may make no call for hours. So that memory moves to a slot without an
+ * owner, one for all such memory: the next process that looks frees it once no process has imports.
  */
 #include "exported.h"
 #include "atomic.h"
@@ -64,7 +64,7 @@ static int lock_ownerless_slot(int fd) {
 
 /* Charges `bytes` to the slot without an owner. For a moment the total has them twice: a process that is
  * refused for that finds the cleaner's byte taken, which the caller holds on `fd`, waits and asks again. A
- * kill here leaves them charged once, or twice until nobody has imports. */
+ * kill here leaves them charged once, or twice until no process has imports. */
 static bool charge_ownerless_slot(int fd, int device, uint64_t bytes) {
     int slot = lock_ownerless_slot(fd);
     if (slot < 0)
@@ -78,7 +78,8 @@ static bool charge_ownerless_slot(int fd, int device, uint64_t bytes) {
     return true;
 }
 
-/* With the lock held: what this process freed while it was exported moves to the slot without an owner. */
+/* With the lock held: memory that this process freed while it was exported moves to the slot without an
+ * owner. */
 static void hand_over(int device) {
     uint64_t bytes = XPU_LOAD(xpu_process_device(device)->kinds[XPU_FREED_EXPORTED]);
     int fd = xpu_usage_descriptor();

@@ -11,7 +11,7 @@
 void xpu_exported(int device, int64_t change);
 /* Allocations of others that this process has open, more or fewer. */
 void xpu_imported(int change);
-/* Uncharges what this process has of XPU_FREED_EXPORTED if nobody has imports any more; else lets it outlive
+/* Uncharges this process's XPU_FREED_EXPORTED if no process has imports any more; otherwise lets it outlive
  * this process. */
 void xpu_exported_settle(int device);
 

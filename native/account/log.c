@@ -1,8 +1,8 @@
 /*
  * Lines for people. The log's file is opened for each line, as the program may close any descriptor.
  *
- * They come out of somebody else's program: a line must not end it (SIGPIPE), stop it (SIGTTOU), keep it
- * waiting (a pipe that nobody reads), change its errno, or get into a file of its own that has got number 2.
+ * They come out of someone else's program: a line must not end it (SIGPIPE), stop it (SIGTTOU), keep it
+ * waiting (a pipe without a reader), change its errno, or get into a file of its own that has got number 2.
  */
 #define _GNU_SOURCE
 #include "log.h"
@@ -60,9 +60,9 @@ static bool may_be_stderr(const struct stat *found) {
             domain == AF_UNIX);
 }
 
-/* Whether number 2 is still for people. A daemon that has closed its stderr gets the number for the next
- * file, pipe or socket that it opens. So it must be what it was when this library was loaded, or a file that
- * is appended to, as logs are; and not close-on-exec, which a stderr that was set by dup2 is not. */
+/* Whether descriptor 2 is still for people. A daemon that has closed its stderr gets the number for the next
+ * file, pipe or socket that it opens. So it must be the same file as when this library was loaded, or a file
+ * that is appended to, as logs are; and not close-on-exec, which a stderr that was set by dup2 is not. */
 static bool is_stderr(const struct stat *found) {
     long flags = syscall(SYS_fcntl, STDERR_FILENO, F_GETFD);
     if (flags < 0 || flags & FD_CLOEXEC)
@@ -85,7 +85,7 @@ static bool takes_more(int fd) {
     return ready;
 }
 
-/* One write a line: lines of several processes do not mix. What cannot be written is left out. */
+/* One write a line: lines of several processes do not mix. A line that cannot be written is left out. */
 static void put(int fd, bool socket, const char *line, size_t length) {
     uint64_t stops = only(SIGPIPE) | only(SIGTTOU), before, pending = 0, broken = only(SIGPIPE);
     const struct timespec now = {0};

@@ -1,6 +1,6 @@
 /*
- * Lines for people: why a device or an allocation is refused, and, where XPU_LOG asks for it, what the
- * library does. It knows nothing of pages or devices; whoever has something to say makes the sentence.
+ * Lines for people: why a device or an allocation is refused, and, with XPU_LOG, the library's actions. It
+ * knows nothing of pages or devices; callers make the sentences.
  *
  * XPU_LOG=debug (stderr), XPU_LOG=debug:/a/file, or XPU_LOG=off: not even the line of xpu_log_once. A setuid
  * program writes no file.
@@ -22,7 +22,7 @@ void xpu_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
             xpu_log(__VA_ARGS__);                                                                            \
     } while (0)
 
-/* "xpu: the device is refused: WHY" on stderr, once a process, whatever XPU_LOG says. */
+/* "xpu: the device is refused: WHY" on stderr, once a process, with any XPU_LOG. */
 void xpu_device_refused(const char *why);
 /* A line of our own on stderr, once for each process that *told_by has not seen; not with XPU_LOG=off, nor
  * where the debug log tells the same on stderr. */

@@ -1,7 +1,7 @@
 /*
- * Opens the container's two pages and checks that they are what this library was built for. Where they are
- * not, the answer is a sentence for people, and the callers refuse the device: never a card without a limit.
- * Nothing here keeps a descriptor, as the program may close or reuse any number.
+ * Opens the container's two pages and checks that they fit this library's build. If they do not, the answer
+ * is a sentence for people, and the callers refuse the device: never a card without a limit. Nothing here
+ * keeps a descriptor, as the program may close or reuse any number.
  */
 #define _GNU_SOURCE
 #include "pages.h"
@@ -25,7 +25,7 @@ enum { UNKNOWN, GOOD, BAD };
 static int state; /* atomic */
 struct xpu_pages xpu_pages_opened;
 static char reason[512];
-static bool may_pass; /* what the reason says may be otherwise at the next call */
+static bool may_pass; /* the reason may be gone at the next call */
 static dev_t usage_device;
 static ino_t usage_inode;
 

@@ -16,8 +16,8 @@ struct xpu_pages {
     struct xpu_usage *usage;
 };
 
-/* Maps and checks the pages at the first call in this process; NULL with `*why` (a sentence for people: what
- * is wrong and what to do) if the container has none that this library can trust. The answer does not change,
+/* Maps and checks the pages at the first call in this process; NULL with `*why` (a sentence for people: the
+ * fault and its remedy) if the container has none that this library can trust. The answer does not change,
  * unless it was that this process lacks descriptors or memory: then the next call tries again. */
 const struct xpu_pages *xpu_pages_find(const char **why);
 /* quota: NULL until they are open; atomic */

@@ -23,8 +23,8 @@ uint64_t xpu_of_part(int device, uint64_t ns) {
     return part ? (uint64_t)((double)ns * part / XPU_WHOLE) : ns;
 }
 
-/* A process that died, and whose slot nobody has cleaned, counts: then its container is held back to what is
- * its share, and no less. */
+/* A dead process whose slot is not cleaned yet counts: then its container is held back to its share, and no
+ * less. */
 static uint64_t add_up(int device) {
     unsigned count = xpu_pages()->quota->slot_count;
     int own = xpu_process_slot();

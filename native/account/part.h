@@ -15,7 +15,7 @@
 void xpu_part_set(int device, uint32_t part);
 /* Whether it was said. */
 bool xpu_has_part(int device);
-/* What time on this process's part is of the device's, ns. */
+/* The device's time for a time on this process's part, ns. */
 uint64_t xpu_of_part(int device, uint64_t ns);
 /* Whether the parts of the container's processes are known, and no more than that share together. Another
  * process is known some ms after it began. */

@@ -1,6 +1,6 @@
 /*
- * This process's slot: taken at its first change, and changed under its lock. It knows nothing of what is
- * charged or freed, and why.
+ * This process's slot: taken at its first change, and changed under its lock. Independent of the reasons for
+ * changes.
  */
 #ifndef XPU_ACCOUNT_PROCESS_SLOT_H
 #define XPU_ACCOUNT_PROCESS_SLOT_H

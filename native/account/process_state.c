@@ -9,8 +9,8 @@
  *
  * Its limit: a vfork'ed child that is killed in the middle of a call of ours leaves its parent's lock taken.
  * pthread_self() is the parent's there, and only a system call in each charge could tell the two apart. From
- * then on the parent's calls are refused, at once in that thread and after XPU_WAITS waits in others; what
- * the parent holds is freed when it ends. No lock is ever taken from a thread that may be alive.
+ * then on the parent's calls are refused, at once in that thread and after XPU_WAITS waits in others; the
+ * parent's memory is freed when it ends. No lock is ever taken from a thread that may be alive.
  */
 #define _GNU_SOURCE
 #include "process_state.h"
@@ -81,7 +81,7 @@ static long futex(uint64_t *lock, int operation, uint64_t value, const struct ti
                    NULL, 0);
 }
 
-/* True if nobody unlocked in all that time: the kernel wakes waiters in turn. */
+/* True if no thread unlocked in all that time: the kernel wakes waiters in turn. */
 static bool wait_in_vain(uint64_t *lock, uint64_t value) {
     const struct timespec time = {XPU_WAIT_MS / 1000, XPU_WAIT_MS % 1000 * 1000000L};
     return futex(lock, FUTEX_WAIT, value, &time) != 0 && errno == ETIMEDOUT;
@@ -101,7 +101,7 @@ static bool take(struct process_state *state) {
             in_vain = wait_in_vain(&state->lock, found | WAITED_FOR) ? in_vain + 1 : 0;
         if (in_vain == XPU_WAITS)
             return false;
-        /* Others may wait behind this one: whoever unlocks must wake them. */
+        /* Others may wait behind this one: the unlocking thread must wake them. */
         mine = self | WAITED_FOR;
         found = 0;
     }

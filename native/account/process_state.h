@@ -1,6 +1,6 @@
 /*
- * The state of this process that a forked child must not inherit: its lock, the number of its slot, and what
- * signal handlers have left to be freed. It knows nothing of the shared pages.
+ * The state of this process that a forked child must not inherit: its lock, the number of its slot, and the
+ * deferred frees of signal handlers. It knows nothing of the shared pages.
  */
 #ifndef XPU_ACCOUNT_PROCESS_STATE_H
 #define XPU_ACCOUNT_PROCESS_STATE_H
@@ -22,7 +22,7 @@ int xpu_process_slot(void);
 void xpu_process_slot_set(unsigned slot);
 
 /* A deferred free: a signal handler that frees memory while its thread holds the lock cannot change the slot.
- * What it frees is remembered here, and the holder of the lock frees it when it is done. */
+ * The free is remembered here, and the holder of the lock carries it out when it is done. */
 void xpu_defer_free(int device, enum xpu_kind kind, uint64_t bytes);
 /* True, once, where there are deferred frees. */
 bool xpu_deferred_frees(void);

@@ -1,5 +1,5 @@
 /*
- * What each process has, as the slots say.
+ * Each process's memory, by the slots.
  */
 #define _GNU_SOURCE
 #include "processes.h"
@@ -47,7 +47,7 @@ void xpu_each_process(void (*each)(const struct xpu_process *process, void *data
     xpu_reap();
     int fd = xpu_usage_descriptor(), own = xpu_process_slot();
     for (unsigned slot = 0; slot < xpu_pages()->quota->slot_count; slot++) {
-        /* Marked and free: what a dead process exported is kept there. */
+        /* Marked and free: it keeps memory that a dead process exported. */
         if (!XPU_LOAD(*xpu_mark(slot)) || ((int)slot != own && fd >= 0 && !xpu_byte_held(fd, slot)))
             continue;
         const struct xpu_slot *found = xpu_slot_at(slot);

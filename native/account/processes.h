@@ -1,6 +1,6 @@
 /*
- * What each process of the container has, for NVML's process lists and for diagnosis. It changes nothing but
- * what the dead have left.
+ * The memory of each process of the container, for NVML's process lists and for diagnosis. It changes only
+ * slots of dead processes.
  */
 #ifndef XPU_ACCOUNT_PROCESSES_H
 #define XPU_ACCOUNT_PROCESSES_H

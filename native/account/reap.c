@@ -1,7 +1,7 @@
 /*
- * Frees what dead processes held. A slot that is marked and whose lock is free has a dead owner. Whoever gets
- * the lock makes the slot's own changes down to zero and unmarks it; a cleaner that is killed leaves the slot
- * as any process that was killed in a change does, for the next cleaner.
+ * Frees the memory of dead processes. A slot that is marked and whose lock is free has a dead owner. The
+ * process that gets the lock makes the slot's own changes down to zero and unmarks it; a cleaner that is
+ * killed leaves the slot as any process that was killed in a change does, for the next cleaner.
  *
  * A process that was refused memory must tell "the owner lives" from "somebody is cleaning it up", and wait
  * for the latter. So a cleaner holds the cleaner's byte too. Only that answer depends on it, and it is waited
@@ -88,7 +88,7 @@ static bool any_dead(int fd) {
 static void clean_all(int fd) {
     uint64_t dead[WORDS];
     memset(dead, 0, sizeof dead);
-    /* The imports of all the dead go first: they decide what of the exported memory is kept. */
+    /* The imports of all dead processes go first: they decide which exported memory is kept. */
     for (unsigned slot = xpu_next_marked(0); slot < slot_count(); slot = xpu_next_marked(slot + 1))
         if (!xpu_byte_held(fd, slot) && xpu_byte_lock(fd, slot)) {
             dead[slot / 64] |= UINT64_C(1) << slot % 64;
@@ -109,7 +109,7 @@ void xpu_reap(void) {
         return;
     /* In this order: a cleaner unlocks its byte only after the slots that it cleaned. */
     if (any_dead(fd) || xpu_byte_held(fd, slot_count())) {
-        xpu_cleaner_lock(fd); /* or not: a stopped cleaner must hold up nobody */
+        xpu_cleaner_lock(fd); /* or not: a stopped cleaner must not hold up others */
         clean_all(fd);
         /* Closing is not enough: a child forked meanwhile may have a copy of the descriptor. */
         xpu_byte_unlock(fd, 0, slot_count() + 1);

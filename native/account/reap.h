@@ -1,6 +1,5 @@
 /*
- * What dead processes held goes back to the container. It knows which slot is this process's only to leave it
- * alone.
+ * Gives dead processes' memory back to the container. It knows this process's slot only to leave it alone.
  */
 #ifndef XPU_ACCOUNT_REAP_H
 #define XPU_ACCOUNT_REAP_H
@@ -9,11 +8,12 @@
 
 #include <stdbool.h>
 
-/* Frees what dead processes held. If another process is at it, waits for it, as long as xpu_cleaner_lock. */
+/* Frees the memory of dead processes. If another process is doing so, waits for it, as long as
+ * xpu_cleaner_lock. */
 void xpu_reap(void);
-/* The cleaner's byte; false if it was not to be had in some 20 ms: who holds it may be stopped. */
+/* The cleaner's byte; false if it was not free in some 20 ms: its holder may be stopped. */
 bool xpu_cleaner_lock(int fd);
-/* Brings a slot that the caller owns back to nothing, but for what it exported where that is to be kept. */
+/* Empties a slot that the caller owns, except for exported memory that must be kept. */
 void xpu_slot_clean(unsigned slot, bool keep_exported);
 /* Whether any process of the container has memory of another one open. */
 bool xpu_any_imports(void);

@@ -47,7 +47,7 @@ void xpu_byte_unlock(int fd, unsigned byte, unsigned count) {
 
 bool xpu_byte_held(int fd, unsigned byte) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    /* Where the kernel does not answer, nobody is taken for dead. */
+    /* If the kernel does not answer, no process is taken for dead. */
     return !lock_call(fd, F_OFD_GETLK, &lock) || lock.l_type != F_UNLCK;
 }
 

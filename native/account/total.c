@@ -24,12 +24,12 @@ static bool names(uint64_t word, unsigned slot, uint64_t number) {
 static uint64_t *place_of(int device) { return &xpu_pages()->usage->totals[device].word; }
 
 /* Acknowledges the change that `word` names in its slot's `seen`, before the word is replaced: once it is
- * gone, nothing else tells the slot's owner, or whoever cleans up after it, that the change took place.
+ * gone, nothing else tells the slot's owner, or its cleaner, that the change took place.
  *
  * A process that was stopped here for long must not set `seen` back when it goes on. A slot's numbers are
  * consecutive, and none is used before `seen` has reached the one before it. So if `seen` is one behind the
  * word's number and the word is still this one, the change to acknowledge is the next; and if `seen` is still
- * the same at the compare-and-swap, nobody can have replaced the word meanwhile. */
+ * the same at the compare-and-swap, no process can have replaced the word meanwhile. */
 static void acknowledge(uint64_t word, int device) {
     uint64_t slot = word >> XPU_TOTAL_NUMBER_BITS & SLOT_MASK;
     if (slot == 0 || slot > xpu_pages()->quota->slot_count)
@@ -96,7 +96,7 @@ void xpu_total_recover(unsigned slot, int device) {
     uint64_t started = XPU_LOAD(place->started), finished = XPU_LOAD(place->finished);
     if (started == finished)
         return;
-    /* The word is read first: whoever replaces it has set `seen` before. */
+    /* The word is read first: the process that replaces it has set `seen` before. */
     bool took_place = names(XPU_LOAD(*place_of(device)), slot, started) || XPU_LOAD(place->seen) >= started;
     if (took_place)
         complete(place, started);

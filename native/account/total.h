@@ -1,6 +1,6 @@
 /*
  * How the total of a device changes: by numbered changes of a slot (docs/concepts/memory.md). It knows
- * nothing of processes; whoever calls it owns the slot.
+ * nothing of processes; the caller owns the slot.
  */
 #ifndef XPU_ACCOUNT_TOTAL_H
 #define XPU_ACCOUNT_TOTAL_H

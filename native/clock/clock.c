@@ -1,10 +1,10 @@
 /*
  * A program can shift or scale the time that it sees: a library in the place of clock_gettime (libfaketime),
  * or a time namespace (time_namespaces(7)). With such a clock it would get more of the device than its share,
- * or owe for a day what it used in a second, and its container's other programs with it.
+ * or owe a day for a second's use, together with its container's other programs.
  *
  * So the kernel's own function is called, which is mapped into each process (vdso(7)), and the offset of the
- * time namespace is taken off. What is mapped has no fixed layout but ELF's; where the function is not found,
+ * time namespace is taken off. The mapped object has no fixed layout but ELF's; if the function is not found,
  * the system call does the same and takes longer.
  */
 #define _GNU_SOURCE
@@ -35,7 +35,7 @@ static const char name_of_it[] = "__kernel_clock_gettime";
 #endif
 
 struct image {
-    const char *bias; /* what addresses in it are relative to */
+    const char *bias; /* the base of its addresses */
     const Elf64_Sym *symbols;
     const char *names;
     const uint32_t *hash, *gnu_hash;

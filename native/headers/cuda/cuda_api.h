@@ -1,7 +1,8 @@
 /*
- * The part of the CUDA driver API that this project's own C code uses: what the simulated libcuda has, or our
- * own library in its place interposes. It says what NVIDIA's cuda.h says, so that no machine needs a CUDA
- * toolkit to build; tests/unit/test_driver_headers.py compares each declaration with that header.
+ * The part of the CUDA driver API that this project's own C code uses: the functions of the simulated
+ * libcuda, and those that our own library in its place interposes. It agrees with NVIDIA's cuda.h, so that no
+ * machine needs a CUDA toolkit to build; tests/unit/test_driver_headers.py compares each declaration with
+ * that header.
  *
  * In each part the types stand within #ifndef __cuda_cuda_h__: where the real header was included before, it
  * has its own, and the compiler compares the functions.

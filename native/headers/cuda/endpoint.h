@@ -1,5 +1,5 @@
 /*
- * Logical endpoints (CUDA 13.3): what kernels of several devices address memory by. Heirs of multicast
+ * Logical endpoints (CUDA 13.3), by which kernels of several devices address memory: successors of multicast
  * objects.
  */
 #ifndef XPU_CUDA_ENDPOINT_H

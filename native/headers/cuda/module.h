@@ -1,5 +1,5 @@
 /*
- * Code on the device: modules, libraries, their kernels and variables, launches, and what a kernel fits in.
+ * Code on the device: modules, libraries, their kernels and variables, launches, and a kernel's occupancy.
  */
 #ifndef XPU_CUDA_MODULE_H
 #define XPU_CUDA_MODULE_H

@@ -1,5 +1,5 @@
 /*
- * Memory by location: stream-ordered pools, mappable memory (cuMemCreate) with its addresses, and what can be
+ * Memory by location: stream-ordered pools, mappable memory (cuMemCreate) with its addresses, and memory
  * handed to another process or API as a file descriptor.
  */
 #ifndef XPU_CUDA_VMM_H

@@ -1,6 +1,6 @@
 /*
- * The part of NVML's interface that the simulated library has and that our own library answers. It says what
- * NVIDIA's nvml.h says; tests/unit/test_driver_headers.py compares each declaration with that header.
+ * The part of NVML's interface that the simulated library has and that our own library answers. It agrees
+ * with NVIDIA's nvml.h; tests/unit/test_driver_headers.py compares each declaration with that header.
  */
 #ifndef XPU_NVML_H
 #define XPU_NVML_H

@@ -14,8 +14,8 @@ void *xpu_nvml_find(_Atomic(void *) *place, const char *name) {
     static char missing;
     void *found = atomic_load_explicit(place, memory_order_acquire);
     if (!found) {
-        /* The dlclose below does not unload the real NVML, since what has loaded it keeps it: the DT_NEEDED
-         * of the NVML interposer, or the handle of xpu_nvml_load, which is never closed. */
+        /* The dlclose below does not unload the real NVML, since its loader keeps it: the DT_NEEDED of the
+         * NVML interposer, or the handle of xpu_nvml_load, which is never closed. */
         void *library = dlopen(XPU_REAL_NVML, RTLD_LAZY | RTLD_NOLOAD);
         if (!library)
             return NULL;

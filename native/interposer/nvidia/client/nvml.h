@@ -1,6 +1,6 @@
 /*
- * What the interposers ask of the real NVML: its functions by name, its handles for the devices of the pages,
- * and its lists of processes. It interposes nothing, and knows nothing of what is made of the answers.
+ * The interposers' questions to the real NVML: its functions by name, its handles for the devices of the
+ * pages, and its lists of processes. It interposes nothing.
  */
 #ifndef XPU_INTERPOSER_CLIENT_NVML_H
 #define XPU_INTERPOSER_CLIENT_NVML_H

@@ -1,5 +1,5 @@
 /*
- * Memory pools (CUmemoryPool, cuMemAllocAsync): what synchronising calls tell them.
+ * Memory pools (CUmemoryPool, cuMemAllocAsync): notices from synchronising calls.
  */
 #ifndef XPU_INTERPOSER_POOL_H
 #define XPU_INTERPOSER_POOL_H

@@ -42,7 +42,7 @@ static inline bool xpu_location_device(const CUmemLocation *location, CUdevice *
 }
 
 /* CUDA_ERROR_NOT_SUPPORTED, with a line on stderr, for a kind of location that is neither a device's nor the
- * host's: a newer driver may take device memory there, which nobody would count. */
+ * host's: a newer driver may take device memory there, uncounted. */
 CUresult xpu_location_known(const CUmemLocation *location);
 
 /* The context in which work on the stream is done: the stream's, or the current one for the default ones. */

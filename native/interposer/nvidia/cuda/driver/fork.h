@@ -1,13 +1,12 @@
 /*
- * What a forked child has of its parent's lists. It may use none of it, nor free it, as another thread of the
- * parent may have been in the midst of changing it. It stays known: a child that looks for leaks when it ends
+ * A forked child's copy of its parent's lists. It may not use or free them, as another thread of the parent
+ * may have been in the midst of a change. They stay reachable: a child that looks for leaks when it ends
  * (LeakSanitizer) would find it otherwise, and fail.
  */
 #ifndef XPU_INTERPOSER_FORK_H
 #define XPU_INTERPOSER_FORK_H
 
-/* Empties the list `head_`, whose elements have a `next`, into the list `left_` of what earlier forks have
- * left. */
+/* Empties the list `head_`, whose elements have a `next`, into the list `left_` of earlier forks. */
 #define XPU_LEAVE_BEHIND(head_, left_)                                                                       \
     do {                                                                                                     \
         __typeof__(&(left_)) end_ = &(head_);                                                                \

@@ -1,6 +1,6 @@
 /*
- * Programs under NVIDIA's MPS: the driver is told where the container's control daemon is and what this
- * process may have, and is not used where it then works without MPS.
+ * Programs under NVIDIA's MPS: tells the driver the container's control daemon and this process's limits, and
+ * does not use the driver if it then works without MPS.
  */
 #ifndef XPU_INTERPOSER_MPS_H
 #define XPU_INTERPOSER_MPS_H
@@ -15,7 +15,7 @@ CUresult xpu_mps_check(CUresult initialized);
 /* Whether this process has to be under MPS and is not: nothing is permitted to it then. */
 CUresult xpu_mps_permitted(void);
 
-/* Says once what a driver's answer means that tells of a server which is gone. */
+/* Explains once a driver's answer that means that the server is gone. */
 void xpu_mps_explain(CUresult result);
 static inline CUresult xpu_mps_explained(CUresult result) {
     if (__builtin_expect(result != CUDA_SUCCESS, 0))

@@ -1,5 +1,5 @@
 /*
- * What a CUarray or CUmipmappedArray takes of device memory, by its descriptor.
+ * The device memory of a CUarray or CUmipmappedArray, by its descriptor.
  */
 #ifndef XPU_INTERPOSER_ARRAY_LAYOUT_H
 #define XPU_INTERPOSER_ARRAY_LAYOUT_H

@@ -1,8 +1,8 @@
 /*
  * Memory that is bound to an object of several devices: a multicast object (cuMulticastBindMem) or a logical
- * endpoint (cuLogicalEndpointBindMem). It lives until it is unbound or the object ends, whatever becomes of
- * its own handles: so each binding is a reference to it, as a mapping is. Other processes may have the object
- * open: bound memory counts as exported.
+ * endpoint (cuLogicalEndpointBindMem). It lives until it is unbound or the object ends, even after its own
+ * handles are gone: so each binding is a reference to it, as a mapping is. Other processes may have the
+ * object open: bound memory counts as exported.
  */
 #ifndef XPU_INTERPOSER_BINDINGS_H
 #define XPU_INTERPOSER_BINDINGS_H
@@ -30,7 +30,7 @@ struct xpu_binding_place {
  * is not known, thus not counted, or (*result is not CUDA_SUCCESS) there is no memory for it. */
 struct xpu_binding *xpu_binding_begin(const struct xpu_binding_place *place,
                                       CUmemGenericAllocationHandle memory, CUresult *result);
-/* The same for what is mapped at an address. A pool's memory has no handle, and stays its pool's. */
+/* The same for memory mapped at an address. A pool's memory has no handle, and stays its pool's. */
 struct xpu_binding *xpu_binding_begin_at(const struct xpu_binding_place *place, CUdeviceptr pointer,
                                          CUresult *result);
 /* After it; returns `result`. */
@@ -46,8 +46,8 @@ CUresult xpu_binding_end(CUresult result, struct xpu_binding *binding);
         return xpu_binding_end(result_, binding_);                                                           \
     } while (0)
 
-/* Before the driver unbinds what lies in the place (NULL: all of the object's): taken out, as another thread
- * may bind something else there once it has. */
+/* Takes out the bindings at the place (NULL: all of the object's) before the driver unbinds them, as another
+ * thread may bind something else there afterwards. */
 struct xpu_binding *xpu_unbind_begin(enum xpu_space space, uint64_t object, CUdevice device,
                                      const struct xpu_binding_place *place);
 /* After it; returns `result`. */

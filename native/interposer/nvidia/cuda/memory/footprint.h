@@ -1,5 +1,5 @@
 /*
- * What an executable graph (CUgraphExec) may take at most for its allocations, by device.
+ * The most memory that an executable graph (CUgraphExec) may take for its allocations, by device.
  */
 #ifndef XPU_INTERPOSER_FOOTPRINT_H
 #define XPU_INTERPOSER_FOOTPRINT_H
@@ -31,7 +31,7 @@ struct xpu_launch {
 
 /* Sets `bytes`. */
 void xpu_launch_begin(struct xpu_launch *launch, struct xpu_device_footprint *on_device, uint64_t stream);
-/* Once it is admitted, which may have trimmed what others had. */
+/* Once it is admitted, which may have trimmed others. */
 void xpu_launch_admitted(struct xpu_launch *launch, const struct xpu_device_footprint *on_device);
 /* After one that succeeded; anew: bytes by which the pool has grown for it alone. */
 void xpu_launch_end(const struct xpu_launch *launch, struct xpu_device_footprint *on_device, uint64_t anew);

@@ -2,10 +2,10 @@
  * Memory that the driver has reserved for a CUmemoryPool, or for the graphs of a device, used or not
  * (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).
  *
- * The driver reports one sum for each, at no certain moment of a call. So the account holds what it reported
- * last, and what calls under way were admitted for as far as that may not be in the report yet: never both.
- * Readings are numbered when they begin, and an older one never replaces a newer one: each call that is
- * complete is in the report that stands. No lock is held over a call of the driver.
+ * The driver reports one sum for each, at no certain moment of a call. So the account holds the last report,
+ * plus the admitted bytes of calls under way that may not be in the report yet: never both. Readings are
+ * numbered when they begin, and an older one never replaces a newer one: each call that is complete is in the
+ * report that stands. No lock is held over a call of the driver.
  */
 #ifndef XPU_INTERPOSER_POOL_MEMORY_H
 #define XPU_INTERPOSER_POOL_MEMORY_H
@@ -51,8 +51,8 @@ struct xpu_pool_growth {
 };
 
 /* Before the call: admits it if the pool has `bytes` unused, or may grow by them; else
- * CUDA_ERROR_OUT_OF_MEMORY, after trimming. What is admitted must end with xpu_pool_growth_end. A launch of a
- * graph cannot be undone, and is never admitted for what looks unused while the account has more. */
+ * CUDA_ERROR_OUT_OF_MEMORY, after trimming. An admitted call must end with xpu_pool_growth_end. A launch of a
+ * graph cannot be undone, and is never admitted for memory that looks unused while the account has more. */
 CUresult xpu_pool_growth_begin(struct xpu_pool_growth *growth, struct xpu_pool_memory *pool, uint64_t bytes);
 /* After it: sets the account to the driver's report. False: it took more than it was admitted for, and that
  * is beyond the limit. */
@@ -72,7 +72,7 @@ bool xpu_pool_memories_have_spare(void);
 void xpu_pool_memory_pointer(struct xpu_pool_memory *pool, int change);
 /* Other processes may have the pool's memory open. */
 void xpu_pool_memory_exported(struct xpu_pool_memory *pool);
-/* From return on, nobody asks the driver about the pool any more. */
+/* From return on, no thread asks the driver about the pool any more. */
 void xpu_pool_memory_close(struct xpu_pool_memory *pool);
 /* The end: destroyed at the driver, or (not destroyed) open again. */
 void xpu_pool_memory_closed(struct xpu_pool_memory *pool, bool destroyed);

@@ -1,18 +1,18 @@
 /*
- * The overhead of a process on a device: what the driver counts to it beyond what the table knows, thus its
- * contexts, modules and fragmentation. It knows nothing of what upper files reserve or make.
+ * The overhead of a process on a device: the driver's count beyond the table's sum, thus its contexts,
+ * modules and fragmentation. Independent of upper files.
  */
 #ifndef XPU_INTERPOSER_RECONCILE_H
 #define XPU_INTERPOSER_RECONCILE_H
 
 #include "account/account.h"
 
-/* Around each call that changes what this process has: between begin and end a reading of the driver is not
+/* Around each call that changes this process's memory: between begin and end a reading of the driver is not
  * compared with the account. */
 void xpu_operation_begin(void);
 void xpu_operation_end(void);
 
-/* Asks the driver now and charges or frees the difference, whatever the limit says. */
+/* Asks the driver now and charges or frees the difference, even beyond the limit. */
 void xpu_reconcile(int device);
 /* The same for a caller with one operation under way, which changes nothing meanwhile. */
 void xpu_reconcile_within(int device);
@@ -26,8 +26,8 @@ void xpu_reconcile_small(int device, int64_t change);
 void xpu_reconcile_soon(int device);
 void xpu_reconcile_not_now(int device);
 
-/* After the end of something that took `taken`: the overhead becomes what the driver says, or falls by that
- * much where it says nothing; `last`: nothing of this process is left on the device. */
+/* After the end of an object that took `taken`: the overhead becomes the driver's figure, or falls by that
+ * much without one; `last`: nothing of this process is left on the device. */
 void xpu_shrunk(int device, uint64_t taken, bool last);
 /* A context or a module was seen to take that much. */
 void xpu_overhead_made(int device, uint64_t taken);

@@ -1,6 +1,6 @@
 /*
- * What an entry of the table stands for is released: uncharged, unless the file that made it has registered a
- * way of its own. So lower files end what upper ones made, and call none of them.
+ * Releases the memory of a table's entry: uncharges it, unless the file that made it has registered a way of
+ * its own. So lower files end the objects of upper ones, and call none of them.
  */
 #ifndef XPU_INTERPOSER_RELEASE_H
 #define XPU_INTERPOSER_RELEASE_H
@@ -22,11 +22,10 @@ struct xpu_release {
 /* At file level: entries of that space and kind are released by the function, and not uncharged by their
  * bytes. Imported and exported ones are released as such in any case. */
 #define XPU_RELEASE(space_, kind_, function_) XPU_RELEASE_RECORD(function_, space_, kind_)
-/* At file level: the function is called before any entry of that space is released, for what depends on it.
- */
+/* At file level: the function is called before any entry of that space is released, for dependent objects. */
 #define XPU_BEFORE_RELEASE(space_, function_) XPU_RELEASE_RECORD(function_, space_, -1)
 
-/* Releases what an entry that was taken out of the table stands for. */
+/* Releases the memory of an entry that was taken out of the table. */
 void xpu_entry_release(const struct xpu_entry *entry);
 /* Puts the entry into the table, and releases a stale one that was there under the same key. False: no
  * memory. */

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes that the driver counts to this process, less what other instances of this library in it have; false
- * where it does not say (a container whose process ids it does not know, MPS, a process without a context).
+/* Bytes that the driver counts to this process, less those of other instances of this library in it; false if
+ * it does not report them (a container whose process ids it does not know, MPS, a process without a context).
  * Called with no lock held. */
 bool xpu_reported(int device, uint64_t *bytes);
 /* The processes that the driver lists on a device, by the ids that it has for them. */
@@ -29,7 +29,7 @@ bool xpu_reported_by_other_id(void);
 bool xpu_reported_started(void);
 /* The driver has shown that it means another process by this one's id: its report on that one is not used. */
 void xpu_reported_distrust(void);
-/* Bytes of the device that nobody has; false without NVML. */
+/* Free bytes of the device; false without NVML. */
 bool xpu_card_free(int device, uint64_t *bytes);
 
 #endif

@@ -2,10 +2,10 @@
  * A reservation: memory is charged before the driver is asked, then kept in the table or uncharged. Most
  * functions are XPU_ALLOCATES or XPU_FREES as a whole.
  *
- * From a reservation that succeeded to its end an operation is under way, and what the driver reports
- * meanwhile cannot be compared with the account: each reservation must end. What is freed is uncharged after
- * the driver has freed it: xpu_free_begin, the real call, xpu_free_end. All calls may be made by any thread
- * and hold no lock over a call of the driver.
+ * From a successful reservation to its end an operation is under way, and the driver's reports cannot be
+ * compared with the account: each reservation must end. Freed memory is uncharged after the driver has freed
+ * it: xpu_free_begin, the real call, xpu_free_end. All calls may be made by any thread and hold no lock over
+ * a call of the driver.
  */
 #ifndef XPU_INTERPOSER_RESERVATION_H
 #define XPU_INTERPOSER_RESERVATION_H
@@ -15,8 +15,8 @@
 
 enum { XPU_STEP = 2 << 20 }; /* bytes in which the driver takes memory */
 
-/* What the driver will take for one allocation of that size: from 2 MiB on whole steps of 2 MiB. What is
- * smaller shares such a step with others, and is reserved as it is. */
+/* The driver's memory for one allocation of that size: from 2 MiB on whole steps of 2 MiB. A smaller one
+ * shares such a step with others, and is reserved as it is. */
 static inline uint64_t xpu_whole_steps(uint64_t bytes) {
     return bytes < XPU_STEP ? bytes : xpu_whole(bytes, XPU_STEP);
 }
@@ -36,8 +36,8 @@ CUresult xpu_reserve_on(struct xpu_reservation *reservation, CUdevice device, en
                         uint64_t bytes);
 /* The same by the pages' index. */
 CUresult xpu_reserve_at(struct xpu_reservation *reservation, int device, enum xpu_kind kind, uint64_t bytes);
-/* Brings it to what the driver has really taken; CUDA_ERROR_OUT_OF_MEMORY, with the reservation unchanged,
- * where more does not fit. */
+/* Sets it to the memory that the driver has really taken; CUDA_ERROR_OUT_OF_MEMORY, with the reservation
+ * unchanged, if more does not fit. */
 CUresult xpu_reservation_resize(struct xpu_reservation *reservation, uint64_t bytes);
 
 /* Ends it. With CUDA_SUCCESS the bytes are kept in the table under `key`; else they are uncharged. Returns
@@ -65,7 +65,7 @@ CUresult xpu_reservation_end_with(struct xpu_reservation *reservation, CUresult 
         return result_;                                                                                      \
     } while (0)
 
-/* Before the driver frees `key`. What is unknown is known by entry->serial == 0, and changes nothing. */
+/* Before the driver frees `key`. An unknown key has entry->serial == 0, and changes nothing. */
 void xpu_free_begin(struct xpu_entry *entry, enum xpu_space space, uint64_t key);
 /* After it: releases the entry if the driver has freed it and no other thread has released it. */
 void xpu_free_end(struct xpu_entry *entry, CUresult result);

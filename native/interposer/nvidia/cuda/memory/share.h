@@ -14,11 +14,11 @@ void xpu_share_unmark(enum xpu_space space, uint64_t key);
 
 /* One more reference to an entry; false: unknown. */
 bool xpu_share_hold(enum xpu_space space, uint64_t key, uint64_t *serial);
-/* One less, if it still is the entry with this serial; at the last, what it stands for is released. */
+/* One less, if it still is the entry with this serial; at the last, its memory is released. */
 void xpu_share_drop(enum xpu_space space, uint64_t key, uint64_t serial);
 
-/* Around a call that opens another process's memory: begin; then what came of it. An entry that was opened
- * before under the same key gets a reference. */
+/* Around a call that opens another process's memory: begin; then its result. An entry that was opened before
+ * under the same key gets a reference. */
 void xpu_share_open_begin(void);
 void xpu_share_open_end(CUresult result, struct xpu_entry *entry);
 

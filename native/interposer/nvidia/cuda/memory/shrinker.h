@@ -18,10 +18,10 @@ struct xpu_shrinker {
     static const struct xpu_shrinker xpu_shrinker                                                            \
         __attribute__((section("xpu_shrinkers"), used, aligned(8))) = {refresh_, trim_, freed_unknown_};
 
-/* Sets the account to what the driver keeps on a device (index in the pages). Called where the total is
- * looked at: reconciling, views. Cheap where there is nothing. */
+/* Sets the account to the memory that the driver keeps on a device (index in the pages). Called when the
+ * total is read: reconciling, views. Cheap if there is none. */
 void xpu_unused_refresh(int device);
-/* Has the driver give back what it keeps unused, and refreshes; true if that brought something. */
+/* Has the driver give back unused memory, and refreshes; true if that freed any. */
 bool xpu_unused_trim(int device);
 /* A pointer was freed that the table does not know: it may be one of memory that the driver keeps. */
 void xpu_unknown_freed(void);

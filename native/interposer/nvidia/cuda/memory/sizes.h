@@ -1,5 +1,5 @@
 /*
- * Sizes that a program may choose as it likes: none overflows, and what is too large stays so.
+ * Sizes chosen by programs: none overflows, and one that is too large stays too large.
  */
 #ifndef XPU_INTERPOSER_SIZES_H
 #define XPU_INTERPOSER_SIZES_H

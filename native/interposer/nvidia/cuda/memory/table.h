@@ -1,5 +1,5 @@
 /*
- * What this process holds of the device memory that is charged: by pointer or handle.
+ * This process's charged device memory, by pointer or handle.
  *
  * Its locks are held for a few memory accesses, never over a call of the driver or of the account.
  */
@@ -9,22 +9,22 @@
 #include "account/account.h"
 #include "headers/cuda/cuda_api.h"
 
-/* What a key is. The same number may be a pointer and a handle. */
+/* The kind of a key. The same number may be a pointer and a handle. */
 enum xpu_space {
     XPU_POINTERS,    /* CUdeviceptr */
     XPU_ARRAYS,      /* CUarray */
     XPU_MIPMAPS,     /* CUmipmappedArray */
     XPU_ALLOCATIONS, /* CUmemGenericAllocationHandle */
     XPU_GRAPHS,      /* CUgraph, CUgraphExec */
-    XPU_EXTERNALS,   /* CUexternalMemory; extra: what of XPU_IMPORTS it holds */
+    XPU_EXTERNALS,   /* CUexternalMemory; extra: its entry of XPU_IMPORTS */
     XPU_IMPORTS,     /* external memory, by a number of its own */
-    XPU_CONTEXTS,    /* CUcontext; extra: what it took as overhead; count: uses beyond the first */
+    XPU_CONTEXTS,    /* CUcontext; extra: its overhead; count: uses beyond the first */
     XPU_MODULES,     /* CUmodule, CUlibrary; extra: the same */
     XPU_MAPPINGS,    /* CUdeviceptr to which cuMemCreate's memory is mapped */
     XPU_ENDPOINTS,   /* CUlogicalEndpointId, of imported ones */
 };
 
-/* What every way to free has to know of an entry. */
+/* The part of an entry that every way to free needs. */
 enum xpu_entry_flag {
     XPU_EXPORTED = 0x8000, /* another process may have it open: freed by xpu_uncharge_exported */
     XPU_IMPORTED =

@@ -1,7 +1,7 @@
 /*
- * What launches cost, as learnt: ns of the device's time for each function and shape of its grid, and for
- * each executable graph. A prediction: what the launch has used is measured, but for short work beside other
- * contexts, which counts as it was predicted (usage.c).
+ * Learnt costs of launches: ns of the device's time for each function and shape of its grid, and for each
+ * executable graph. A prediction: the launch's real use is measured, except for short work beside other
+ * contexts, which counts as predicted (usage.c).
  *
  * Read at every launch by any thread, without a lock; an entry that another thread changes at that moment
  * gives one wrong prediction.
@@ -16,12 +16,12 @@
 typedef uint16_t xpu_cost;
 
 /* The entry of a function or graph (by address) with a grid of that shape (any number that tells shapes
- * apart). What was there under another key is forgotten. */
+ * apart). An entry with another key at its place is forgotten. */
 xpu_cost xpu_cost_of(const void *what, uint32_t shape);
 /* Nanoseconds; *known: it has been measured before. */
 uint64_t xpu_cost_ns(xpu_cost cost, bool *known);
-/* Whether no marker has followed a launch of this kind of late: then what is known of it may be out of date.
- * `tick`: xpu_sampler_tick, which each look that is due counts up. */
+/* Whether no marker has followed a launch of this kind recently: then its entry may be out of date. `tick`:
+ * xpu_sampler_tick, which each look that is due counts up. */
 bool xpu_cost_is_due(xpu_cost cost, uint32_t tick);
 void xpu_cost_marked(xpu_cost cost, uint32_t tick);
 /* A launch of this kind took much longer than was predicted: others may do so unseen. `now`:

@@ -3,10 +3,10 @@
  * began, it ended, and a probe had, or had not, to wait for its time slice.
  *
  * While several contexts have work the device gives each a slice of its time in turn, so that the time from
- * the begin to the end of some work is not what the work has used: it holds the others' slices too. So the
- * time before each probe counts as used if the probe found the context running, and as waited for if not:
- * probes come at times that nobody chose, so that on the average this is right, however short others' slices
- * are. No neighbour need be known or believed. Pure arithmetic: no driver, no clock, no lock.
+ * the begin to the end of some work is not the work's use: it holds the others' slices too. So the time
+ * before each probe counts as used if the probe found the context running, and as waited for if not: probes
+ * come at random times, so that the average is right, however short others' slices are. Neighbours need not
+ * be known or trusted. Pure arithmetic: no driver, no clock, no lock.
  */
 #ifndef XPU_INTERPOSER_MEASURE_H
 #define XPU_INTERPOSER_MEASURE_H
@@ -19,8 +19,8 @@
 struct xpu_doubt {
     double counted, more;
 };
-/* Some more such work, and by how much it was more. Returns what of the doubts counts now, because they have
- * become too large. */
+/* Some more such work, and by how much it was more. Returns the part of the doubts that counts now, because
+ * they have become too large. */
 double xpu_doubt_adds(struct xpu_doubt *doubt, double predicted, double more);
 
 struct xpu_measure {
@@ -32,15 +32,15 @@ struct xpu_measure {
     double used_at_begin; /* of the work under way */
     struct xpu_doubt doubt;
     double scheduled;   /* of late, the part of the time with work in which the context had the device */
-    double used_each;   /* ns used, divided among the streams that had work: what one of them has got */
-    double passed_each; /* the same of all the time with work, whoever had the device */
+    double used_each;   /* ns used, divided among the streams that had work: the share of one */
+    double passed_each; /* the same of all the time with work, with the device or without */
 };
 
 void xpu_measure_reset(struct xpu_measure *measure, int64_t at);
-/* These come in the order of time; what is earlier than the last one counts as of that. */
+/* These come in the order of time; one that is earlier than the last counts as of that time. */
 void xpu_measure_begins(struct xpu_measure *measure, int64_t at);
-/* `work`: what all that the context has had to do since it had nothing was predicted to use, ns; 0: that is
- * not known, or nobody else uses the device. */
+/* `work`: the predicted use of all work since the context was idle, ns; 0: not known, or no other context
+ * uses the device. */
 void xpu_measure_ends(struct xpu_measure *measure, int64_t at, double work);
 /* A probe came at `at`, and waited until then; 0: it did not wait. */
 void xpu_measure_probe(struct xpu_measure *measure, int64_t at, int64_t waited_until);
@@ -48,7 +48,7 @@ void xpu_measure_probe(struct xpu_measure *measure, int64_t at, int64_t waited_u
 void xpu_measure_reaches(struct xpu_measure *measure, int64_t at);
 /* Of the time that counted as used, so much turned out to be none. */
 void xpu_measure_take_back(struct xpu_measure *measure, double ns);
-/* What was used so far, with the time since the last probe taken as it was of late. */
+/* The use so far, with the time since the last probe estimated from recent ones. */
 double xpu_measure_used(const struct xpu_measure *measure);
 
 #endif

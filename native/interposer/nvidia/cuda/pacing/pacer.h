@@ -62,15 +62,14 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result);
         return xpu_mps_explained(result_);                                                                   \
     } while (0)
 
-/* The program is about to wait for a stream: what it was given last is marked, as nothing may come after it.
- */
+/* The program is about to wait for a stream: its last launch is marked, as nothing may come after it. */
 void xpu_pace_waits(CUstream stream, bool per_thread);
 /* The same for all streams of a context; NULL: of the current one. */
 void xpu_pace_waits_for_all(CUcontext context);
-/* It has waited: what was never measured before is, at once, as the process may end now. */
+/* It has waited: launches that were never measured are measured at once, as the process may end now. */
 void xpu_pace_has_waited(void);
 
-/* Around a call that may end a context: what the pacer has in it is not touched from the first on. */
+/* Around a call that may end a context: from the first on the pacer does not touch its objects there. */
 void xpu_pace_context_begin(CUcontext context);
 void xpu_pace_context_end(CUcontext context, bool alive);
 

@@ -1,5 +1,5 @@
 /*
- * The container's budget, which was charged by predictions, is corrected by what was measured.
+ * Corrects the container's budget, which was charged by predictions, by measurements.
  */
 #ifndef XPU_INTERPOSER_SETTLE_H
 #define XPU_INTERPOSER_SETTLE_H

@@ -1,6 +1,5 @@
 /*
- * The timeline: what CUevents say has happened in a tracker since the last look, in the order of the device's
- * clock.
+ * The timeline: the completed CUevents of a tracker since the last look, in the order of the device's clock.
  */
 #ifndef XPU_INTERPOSER_TIMELINE_H
 #define XPU_INTERPOSER_TIMELINE_H
@@ -9,8 +8,8 @@
 
 enum {
     XPU_MOST_TIME_POINTS = XPU_TRACKER_EVENTS + XPU_TRACKER_STREAMS + XPU_TRACKER_PROBES,
-    /* What the device makes of a call so soon after it was waiting for nothing else, ns; and a pause in a
-     * stream's work that is none. */
+    /* The device's shortest reaction to a call, ns; and a pause in a stream's work that does not count as
+     * one. */
     XPU_IDLE_NS = 8000,
 };
 
@@ -18,7 +17,7 @@ enum xpu_happening {
     XPU_BEGINS,      /* a stream's work, by its marker */
     XPU_RESUMES,     /* the same, without a marker: by when it was launched */
     XPU_ENDS,        /* work, by its marker */
-    XPU_ASSUMED_END, /* the same, without a marker: by what was predicted */
+    XPU_ASSUMED_END, /* the same, without a marker: by predictions */
     XPU_PROBE,
 };
 
@@ -38,17 +37,16 @@ struct xpu_reference {
 struct xpu_timeline {
     struct xpu_time_point points[XPU_MOST_TIME_POINTS];
     unsigned count;
-    int64_t until; /* what is later is not known yet */
+    int64_t until; /* later ones are not known yet */
     struct xpu_reference reference;
 };
 
-/* Records a probe while there is work, if this is a time for it that nobody chose, and reads those that have
- * completed. */
+/* Records a probe while there is work, if its random time has come, and reads completed ones. */
 void xpu_timeline_begin(struct xpu_timeline *timeline, struct xpu_tracker *tracker, bool probes);
 /* Reads a stream's markers. */
 void xpu_timeline_markers(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
                           struct xpu_tracked_stream *on);
-/* All markers that have completed are read: what comes later is compared with a newer reference. */
+/* All completed markers are read: later ones are compared with a newer reference. */
 void xpu_timeline_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker);
 /* In its place, by its time. */
 void xpu_timeline_add(struct xpu_timeline *timeline, struct xpu_time_point point);

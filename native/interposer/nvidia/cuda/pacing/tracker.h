@@ -1,6 +1,6 @@
 /*
- * A tracker: what the pacer has in one CUcontext of this process: CUevents for markers and probes, a CUstream
- * of its own for the probes, and for each CUstream of the program what was launched and is not measured yet.
+ * A tracker: the pacer's state in one CUcontext of this process: CUevents for markers and probes, a CUstream
+ * of its own for the probes, and for each CUstream of the program the launches that are not measured yet.
  *
  * Threads of the program place markers; the sampler (sampler.h: one thread at a time) reads them. No thread
  * waits for another: a stream's state is changed by the thread that takes its flag, and one that finds it
@@ -25,7 +25,7 @@ enum {
     XPU_TRACKER_PENDING = 64,         /* markers of one stream; a power of two */
     XPU_TRACKER_PROBES = 16,          /* under way at once; a power of two */
     XPU_TRACKER_ENDED = 64,           /* ends of work that are remembered */
-    XPU_TRACKER_CALM = 64,            /* probes in a row that did not wait: nobody else is there */
+    XPU_TRACKER_CALM = 64,            /* probes in a row that did not wait: no other context is there */
     XPU_MARKER_MIX = 4,               /* kinds of launches that one marker tells apart */
     XPU_TRACKER_UNKNOWN_NS = 9000000, /* at most: `unknown_ns` */
 };
@@ -59,15 +59,15 @@ struct xpu_marker {
 
 struct xpu_tracked_stream {
     uint64_t key;            /* 0: free; atomic */
-    uint32_t flag;           /* taken to change what follows; atomic */
+    uint32_t flag;           /* taken to change the following fields; atomic */
     uint32_t launching;      /* threads between the begin and the end of a launch; atomic */
     uint32_t missed;         /* launches that found the flag taken; atomic */
     uint64_t missed_ns;      /* their predicted time; atomic */
     uint32_t tick;           /* in which the last marker was placed */
     int64_t busy_until;      /* by the predictions, CLOCK_MONOTONIC; atomic */
     bool open;               /* it has, or may have, work: a marker of its begin was placed; atomic */
-    CUstream stream;         /* what was launched in last, if any thread may record in it now; atomic */
-    struct xpu_marker since; /* what was launched after the last marker */
+    CUstream stream;         /* the stream of the last launch, if any thread may record in it now; atomic */
+    struct xpu_marker since; /* launches after the last marker */
     uint32_t prepared;       /* launches of `since` after which `next` was recorded; 0: none */
     uint16_t next;           /* the number of an event for the next marker, and 1; 0: none yet */
     uint32_t placed, read;   /* counts of markers; atomic */
@@ -82,7 +82,7 @@ struct xpu_tracked_stream {
     bool predicted;  /* the work before the last marker counted as it was predicted */
     struct xpu_doubt doubt;
     int64_t assumed_end; /* of launches that no marker follows; 0: none */
-    uint64_t assumed_ns; /* what these were predicted to take, and how many they are */
+    uint64_t assumed_ns; /* their predicted cost, and their number */
     uint32_t assumed_count;
 };
 
@@ -94,16 +94,16 @@ struct xpu_tracker {
     CUcontext context; /* NULL: free; atomic */
     uint32_t using;    /* the sampler is in a call of the driver for it; atomic */
     uint32_t ending;   /* calls that may end the context are under way, so many; atomic */
-    /* From here on nobody looks unless there is a context. */
+    /* Read from here on only if there is a context. */
     int device;          /* index in the pages */
     uint32_t broken;     /* the driver refuses to tell times: nothing can be measured; atomic */
     uint32_t contended;  /* others have had the device of late while it had work; atomic */
     uint32_t is_shared;  /* others use the device: a probe waited, and not so many since did not; atomic */
-    uint64_t inflight;   /* ns, the depth of what was marked and is not measured; atomic */
+    uint64_t inflight;   /* ns, the depth of marked and unmeasured work; atomic */
     uint32_t per_thread; /* something was launched in a thread's default stream; atomic */
     uint32_t unknown;    /* launches of kinds never measured that are marked, and not measured yet; atomic */
     uint32_t unknown_seen; /* of these, how many there were after a wait of the program; atomic */
-    uint64_t unknown_ns;   /* what was never measured takes so long, by the last ones; atomic */
+    uint64_t unknown_ns;   /* the cost of unmeasured launches, by the last ones; atomic */
     uint32_t let_go;       /* launches that waited for less to be under way, in vain; atomic */
     uint32_t let_go_at;    /* `ended_count` then; atomic */
     uint64_t exhausted_at; /* since then no event is free; 0: not seen so; atomic */
@@ -129,10 +129,10 @@ struct xpu_tracker {
     int64_t ended[XPU_TRACKER_ENDED]; /* when work ended, the last ones */
     uint32_t ended_count;             /* atomic */
     struct xpu_measure measure;
-    double retired;                  /* predicted ns of what has been measured or given up */
+    double retired;                  /* predicted ns of measured or given-up work */
     double retired_before;           /* when the work began that is under way */
     bool all_known;                  /* all of that was measured before */
-    double settled, corrected, kept; /* what the budget has been told of */
+    double settled, corrected, kept; /* the part that the budget knows */
 };
 
 /* The tracker of the context that a stream is of; NULL with *broken false: its device has no cap; NULL with
