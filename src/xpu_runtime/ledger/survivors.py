@@ -200,8 +200,8 @@ def foreign(what: str, theirs: int, ours: int, ledger: str = "") -> LedgerError:
             # An engine in a container whose /run survives its restart could otherwise never start one again.
             todo += f"; if that has ended, and the containers with it, remove {ledger}: it is made anew"
     return LedgerError(
-        f"{what} another PID namespace (pid:[{theirs}]; this is pid:[{ours}]), so it cannot be told from "
-        "here which of its containers still run",
+        f"{what} another PID namespace (pid:[{theirs}]; this is pid:[{ours}]), so its running "
+        "containers cannot be seen from here",
         todo,
     )
 

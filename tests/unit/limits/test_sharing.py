@@ -72,6 +72,6 @@ def test_time_that_is_taken_back_is_no_share() -> None:
 
 
 def test_people_are_told_of_which_time_xpu_ps_tells() -> None:
-    assert f"in the {WINDOW_S} seconds for which the command watches" in " ".join((ps.help or "").split())
+    assert f"in the {WINDOW_S} seconds of this command" in " ".join((ps.help or "").split())
     page = (REPOSITORY / "docs/glossary.md").read_text()
     assert f"over the {WINDOW_S} s for which they watch" in " ".join(page.split())

@@ -41,7 +41,7 @@ def test_what_fails_is_told_once_and_so_is_that_it_is_over() -> None:
     for _ in range(30):
         assert asked.wait(20) is None
         time.sleep(0.01)
-    assert len(said) == 1 and said[0].endswith("samples: there is no driver: load it")
+    assert len(said) == 1 and said[0].endswith("containers report: there is no driver: load it")
     asked._asked = bounded.Asked(works)
     assert asked.wait(20) == {"GPU-1": {5: 0.5}}
     asked.close()
