@@ -69,18 +69,18 @@ def _modules() -> dict[str, _Module]:
 
 def unknown_quotations(page: str) -> list[str]:
     """What the page quotes of us, and no source has."""
-    texts = "\n".join(
-        [
-            *_all_texts(),
-            *(path.read_text() for path in (SOURCES.parents[1] / "packaging/scripts").glob("*.sh")),
-        ]
-    )
-    quoted = [
-        quotation
-        for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]
-        if section.startswith(_QUOTING)
-        for quotation in re.findall(r"^- \*\*`([^`]+)`\*\*", section, flags=re.MULTILINE)
-    ]
+    repository = SOURCES.parents[1]
+    others = [*repository.glob("packaging/scripts/*.sh"), *repository.glob("native/**/*.c")]
+    texts = "\n".join([*_all_texts(), *(path.read_text(encoding="utf-8") for path in others)])
+    quoted: list[str] = []
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        if section.startswith(_QUOTING):
+            found = re.findall(r"\*\*`([^`]+)`\*\*", section)
+            if not found:
+                raise ValueError(
+                    f"no line is quoted in the form in which they are looked for: {section[:60]}"
+                )
+            quoted += found
     pieces = [(each, piece.strip()) for each in quoted for piece in each.split(_VALUE)]
     return [quotation for quotation, piece in pieces if piece not in texts]
 
