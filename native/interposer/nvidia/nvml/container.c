@@ -1,10 +1,10 @@
 /*
- * Which processes are this container's, and what the driver says of them.
+ * The container's processes, and the driver's report of them.
  *
- * The account is the authority on who belongs to the container, as every process that may allocate has a
- * slot. The driver is the authority on what a process uses, where it lists it by a pid that we know. Some
- * drivers list nothing in a pid namespace, others the host's pids: those are other processes here, but for
- * the ones that processes have found to be theirs (cuda/reported.c). A process in a pid namespace of its own,
+ * The account is the authority on the container's processes, as every process that may allocate has a slot.
+ * The driver is the authority on a process's use, if it lists the process by a pid that we know. Some drivers
+ * list nothing in a pid namespace, others the host's pids: those are other processes here, except for the
+ * ones that processes have found to be theirs (cuda/reported.c). A process in a pid namespace of its own,
  * within the container's, is known to the account alone, by its own pid.
  */
 #define _GNU_SOURCE
@@ -123,7 +123,7 @@ nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *info
     return capacity < there || !infos ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* ---- what the driver lists ---- */
+/* ---- the driver's lists ---- */
 
 /* The host's pids: some of them are no processes here. */
 static bool foreign(const nvmlProcessInfo_t *infos, unsigned int count) {

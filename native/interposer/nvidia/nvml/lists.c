@@ -9,7 +9,7 @@
 
 /* ---- running processes ---- */
 
-/* What an MPS server runs is in a list of its own. */
+/* Processes of an MPS server are in a list of their own. */
 static void leave_out_mps(nvmlDevice_t device, struct processes *own) {
     struct processes mps;
     if (view_listed(device, NVML_PROCESS_MODE_MPS, &mps) != NVML_SUCCESS)

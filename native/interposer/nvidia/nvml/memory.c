@@ -1,6 +1,6 @@
 /*
- * Memory. A card has the size of the slice, and what is used of it is what this
- * container uses. Without a limit, and for a device that is not of the grant, the driver's answers stand.
+ * Memory. A card has the size of the slice, and its used memory is this container's use. Without a limit, and
+ * for a device that is not of the grant, the driver's answers stand.
  */
 #define _GNU_SOURCE
 #include "view.h"
@@ -32,7 +32,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
     return result;
 }
 
-/* The card's, of a driver before R510 by the older variant: what is reserved there is among what is used. */
+/* The card's, of a driver before R510 by the older variant, whose used memory includes the reserved. */
 static nvmlReturn_t card_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     nvmlMemory_t older;
     nvmlReturn_t result = ASK(nvmlDeviceGetMemoryInfo_v2, device, memory);
@@ -46,7 +46,7 @@ static nvmlReturn_t card_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     return result;
 }
 
-/* What others have of the slice's size on a card that is promised more than once is `reserved`: the numbers
+/* On a card that is promised more than once, the others' part of the slice's size is `reserved`: the numbers
  * add up. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct share mine;

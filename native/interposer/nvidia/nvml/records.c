@@ -1,7 +1,6 @@
 /*
- * What the driver keeps by process: accounting, and sessions of the encoder and
- * of frame buffer capture. Records of other containers' processes, and of processes that have ended, whose
- * they were being unknown, are not shown.
+ * The driver's records by process: accounting, and sessions of the encoder and of frame buffer capture.
+ * Records of other containers' processes, and of ended processes, whose container is unknown, are not shown.
  */
 #define _GNU_SOURCE
 #include "view.h"

@@ -195,8 +195,8 @@ nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamic
     return result;
 }
 
-/* What this container makes of a kind of samples now; false: they are of something else, or it cannot be
- * told. */
+/* This container's present value for a kind of samples; false: the kind measures something else, or the value
+ * is unknown. */
 static bool rate_of_ours(nvmlDevice_t device, nvmlSamplingType_t type, unsigned int *rate) {
     struct busy busy;
     unsigned int jpeg, flow;
@@ -226,7 +226,8 @@ RATE(nvmlDeviceGetDecoderUtilization, NVML_DEC_UTILIZATION_SAMPLES)
 RATE(nvmlDeviceGetJpgUtilization, NVML_JPG_UTILIZATION_SAMPLES)
 RATE(nvmlDeviceGetOfaUtilization, NVML_OFA_UTILIZATION_SAMPLES)
 
-/* The card's samples of the past cannot be taken apart: none is above what this container makes now. */
+/* The card's samples of the past cannot be taken apart: none is shown above this container's present value.
+ */
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
                                   nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
     unsigned int rate;

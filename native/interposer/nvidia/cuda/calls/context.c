@@ -1,6 +1,6 @@
 /*
  * Contexts: each takes some hundreds of MiB that only the driver knows. One that does not fit is refused
- * before it is made, where an earlier one on the device has shown what they take, or is taken down again.
+ * before it is made, if an earlier one on the device has shown their size; otherwise it is destroyed again.
  * With a context ends all memory of it; pools and mappable memory are the process's.
  */
 #define _GNU_SOURCE
@@ -45,7 +45,7 @@ static void forget(void) {
 }
 XPU_AT_FORK(forget)
 
-/* What a context of the device is known to take, by any process of the container; 0: not yet seen.
+/* The known size of a context of the device, as any process of the container has seen it; 0: not yet seen.
  * Bytes, with EXACT in it where the driver reported it. */
 enum { EXACT = 1 };
 static uint64_t *usual(int device) {
@@ -71,9 +71,8 @@ static CUresult begin_at(struct xpu_growth *growth, int index, bool shared) {
     uint64_t expected = seen & ~(uint64_t)EXACT;
     CUresult result;
     if ((seen & EXACT) && !xpu_reported_started()) {
-        /* Another process of the container has asked the driver what a context takes, so this one need not
-         * open NVML.
-         */
+        /* Another process of the container has asked the driver for a context's size, so this one need not
+         * open NVML. */
         __atomic_fetch_add(&begun[index], 1, __ATOMIC_SEQ_CST);
         result = xpu_growth_begin_assumed(growth, index, expected);
     } else {

@@ -1,7 +1,6 @@
 /*
- * Logical endpoints (CUDA 13.3), the heirs of multicast objects: what is bound to one by this process lives
- * until it is unbound, or the endpoint is destroyed here. What they take themselves is in what the driver
- * reports.
+ * Logical endpoints (CUDA 13.3), the heirs of multicast objects: memory that this process binds to one lives
+ * until it is unbound, or the endpoint is destroyed here. Their own memory is in the driver's report.
  *
  * One that is imported may lead to memory of other processes, which must stay charged as long.
  */

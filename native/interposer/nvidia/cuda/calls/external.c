@@ -1,11 +1,12 @@
 /*
- * External memory: what another API (Vulkan, NvSciBuf) allocated, and CUDA imports. That API is not counted,
- * so the import is, by its size: once, while it has its handle or anything is mapped of it. A destroyed
- * handle's value may be handed out again while its mappings live, so that the charge has a number of its own.
+ * External memory: another API (Vulkan, NvSciBuf) allocates it, and CUDA imports it. That API is not counted,
+ * so the import is, by its size: once, while it has its handle or a mapping. A destroyed handle's value may
+ * be handed out again while its mappings live, so that the charge has a number of its own.
  *
- * What CUDA itself made (cuMemExportToShareableHandle) and is imported here is charged a second time, as
- * nothing tells which memory a descriptor means: the driver exports to a newly opened /dev/nvidiactl, whose
- * device and inode are the node's, and KCMP_FILE knows copies of a descriptor that its maker still has open.
+ * Memory that CUDA itself made (cuMemExportToShareableHandle) and that is imported here is charged a second
+ * time, as nothing tells which memory a descriptor means: the driver exports to a newly opened
+ * /dev/nvidiactl, whose device and inode are the node's, and KCMP_FILE knows copies of a descriptor that its
+ * maker still has open.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/real.h"
@@ -23,8 +24,7 @@ XPU_NEED(cuMipmappedArrayDestroy)
 
 static uint64_t last_import; /* atomic */
 
-/* A handle, or what was mapped of the memory, holds a reference to the import, and has no bytes of its own.
- */
+/* A handle, or a mapping of the memory, holds a reference to the import, and has no bytes of its own. */
 static void drop(const struct xpu_entry *entry) {
     struct xpu_entry import;
     if (xpu_table_find(XPU_IMPORTS, entry->extra, &import))
@@ -57,7 +57,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
                                .device = (int8_t)reservation.device,
                                .kind = XPU_EXTERNAL,
                                .space = XPU_EXTERNALS};
-    reservation.context = NULL; /* what is mapped in another context may outlive this one's end */
+    reservation.context = NULL; /* a mapping in another context may outlive this one's end */
     CUresult made = REAL(cuImportExternalMemory)(memory, description);
     result = xpu_reservation_end_with(&reservation, made, XPU_IMPORTS, handle.extra,
                                       &(struct xpu_entry){.count = 1});
@@ -74,7 +74,7 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
     XPU_FREES(XPU_EXTERNALS, memory, REAL(cuDestroyExternalMemory)(memory));
 }
 
-/* Makes an entry for what will be mapped, with a reference: another thread may destroy the handle meanwhile.
+/* Makes an entry for a coming mapping, with a reference: another thread may destroy the handle meanwhile.
  * False: the handle is unknown. */
 static bool hold(struct xpu_entry *entry, CUexternalMemory memory, enum xpu_space space) {
     uint64_t serial;

@@ -1,11 +1,11 @@
 /*
  * Launches of graphs go through the pacer, each as one launch. The rest is about graphs with nodes that
- * allocate. What they take at a launch stays with the driver, for the next one: the
- * account holds what it has reserved for the graphs of each device.
+ * allocate. Their memory stays with the driver after a launch, for the next one: the account holds the
+ * driver's reservation for the graphs of each device.
  *
- * What a launch may take at most is known when the graph is made executable: the addresses of its
- * allocations are fixed then, and those that never live at the same time share theirs. Most programs have no
- * such graphs; for them a launch costs one load of a flag.
+ * The most that a launch may take is known when the graph is made executable: the addresses of its
+ * allocations are fixed then, and allocations that never live at the same time share theirs. Most programs
+ * have no such graphs; for them a launch costs one load of a flag.
  */
 #define _GNU_SOURCE
 #include "graph.h"

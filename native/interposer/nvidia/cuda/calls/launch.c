@@ -47,8 +47,8 @@ static uint32_t shape_of_config(const CUlaunchConfig *config) {
                     config->blockDimX * config->blockDimY * config->blockDimZ);
 }
 
-/* Another thread may write into what a program passes by pointer while the launch waits: what the pacer saw
- * is what the driver gets. */
+/* Another thread may write into an argument that a program passes by pointer while the launch waits: the
+ * driver gets the same copy that the pacer saw. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
     if (!config || __builtin_expect(!xpu_pacing(), 1))
         return xpu_mps_explained(REAL(cuLaunchKernelEx)(config, function, arguments, extra));

@@ -1,6 +1,6 @@
 /*
- * Linear memory: plain, pitched and managed, and its end. A free of what is unknown here (host memory, a
- * pool's, another's) goes to the driver and changes nothing.
+ * Linear memory: plain, pitched and managed, and its end. A free of memory that is unknown here (host memory,
+ * a pool's, another process's) goes to the driver and changes nothing.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/real.h"

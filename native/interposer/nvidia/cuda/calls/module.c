@@ -22,8 +22,8 @@ struct loading {
     CUcontext context; /* NULL: nothing is counted */
 };
 
-/* What a module takes is not known before it is loaded, and a lazily loaded one takes it later. So a module
- * is refused where the container is above its limit already. */
+/* A module's memory is not known before it is loaded, and a lazily loaded one takes it later. So a module is
+ * refused only if the container is above its limit already. */
 static CUresult make_room(struct xpu_growth *growth, int device) {
     uint64_t taken;
     CUresult result = xpu_growth_begin(growth, device, 0);
@@ -57,7 +57,7 @@ static CUresult finish(struct loading *loading, CUresult made, void **thing) {
     return result;
 }
 
-/* The whole of an interposed function that loads; `unload_` takes back what does not fit. */
+/* The whole of an interposed function that loads; `unload_` unloads a module that does not fit. */
 #define LOADS(thing_, call_, unload_)                                                                        \
     do {                                                                                                     \
         struct loading loading_;                                                                             \

@@ -1,7 +1,6 @@
 /*
- * Multicast objects. The object itself is an entry without bytes; what it takes is in what the driver
- * reports. What is bound to it lives until it is unbound, or the object has neither handle nor mapping any
- * more.
+ * Multicast objects. The object itself is an entry without bytes; its memory is in the driver's report.
+ * Memory bound to it lives until it is unbound, or the object has neither handle nor mapping any more.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/real.h"

@@ -31,8 +31,9 @@ static bool has(CUdeviceptr pointer, CUpointer_attribute attribute, unsigned int
     return REAL(cuPointerGetAttribute)(&found, attribute, pointer) == CUDA_SUCCESS && found == wanted;
 }
 
-/* Neither managed nor a device's. The rest of what CUDA knows is pinned, and cannot move: a hint for that is
- * an error, which no program waits for. Where the device cannot use such memory, the driver will say so. */
+/* Neither managed nor a device's. The rest of the memory that CUDA knows is pinned, and cannot move: a hint
+ * for it is an error, which no program waits for. If the device cannot use such memory, the driver returns
+ * the error. */
 static bool is_pageable(CUdeviceptr pointer, CUdevice device) {
     int usable = 0;
     return !has(pointer, CU_POINTER_ATTRIBUTE_IS_MANAGED, 1) &&
@@ -125,7 +126,7 @@ static CUresult older_cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t byt
 static bool any_moves(const CUdeviceptr *pointers, const size_t *sizes, size_t count,
                       const CUmemLocation *locations, const size_t *firsts, size_t location_count) {
     if (!pointers || !sizes || !locations || !firsts || !location_count)
-        return false; /* the driver will say what is wrong */
+        return false; /* the driver will return the error */
     for (size_t at = 0, location = 0; at < count; at++) {
         while (location + 1 < location_count && firsts[location + 1] <= at)
             location++;

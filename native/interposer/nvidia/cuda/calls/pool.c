@@ -1,8 +1,8 @@
 /*
  * Stream-ordered memory: allocations from pools, and the pools.
  *
- * A pointer of a pool is in the table with no bytes of its own: what the pool has reserved is charged. Memory
- * in host pools and in imported ones is not counted. Under stream capture an allocation becomes a node of a
+ * A pointer of a pool is in the table with no bytes of its own: the pool's reservation is charged. Memory in
+ * host pools and in imported ones is not counted. Under stream capture an allocation becomes a node of a
  * graph, and takes nothing before that is launched.
  */
 #define _GNU_SOURCE
@@ -44,7 +44,7 @@ static void gone_back(void) { __atomic_store_n(&xpu_pools_stale, true, __ATOMIC_
 void xpu_pools_synchronized(void) {
     __atomic_store_n(&xpu_pools_stale, false, __ATOMIC_SEQ_CST);
     xpu_pool_memories_refresh(-1);
-    if (xpu_pool_memories_have_spare()) /* what was freed behind work that is not done */
+    if (xpu_pool_memories_have_spare()) /* memory freed behind work that is not done */
         gone_back();
 }
 
@@ -100,7 +100,7 @@ static struct xpu_pool_memory *memory_of(CUmemoryPool pool, CUdevice device) {
 struct request {
     CUdeviceptr *pointer;
     size_t bytes;
-    CUmemoryPool pool; /* if `chosen`, else the current one of the stream's device */
+    CUmemoryPool pool; /* if `chosen`; otherwise the current one of the stream's device */
     CUstream stream;
     bool chosen, per_thread;
 };
@@ -135,7 +135,7 @@ static CUstream stream_of(const struct request *request) {
     return request->per_thread && !request->stream ? CU_STREAM_PER_THREAD : request->stream;
 }
 
-/* NULL: the driver will say what is wrong. */
+/* NULL: the driver will return the error. */
 static struct xpu_pool_memory *memory_for(const struct request *request) {
     CUcontext context;
     CUdevice device;
@@ -158,16 +158,16 @@ static bool keep(CUdeviceptr pointer, struct xpu_pool_memory *memory, uint16_t f
     return xpu_entry_put(&entry);
 }
 
-/* The pool took more than it was asked for, or there was no memory for the table. What the driver is done
- * with goes back at once, the rest at the next synchronisation, as this call must not wait for the device.
+/* The pool took more than it was asked for, or there was no memory for the table. Memory without pending work
+ * goes back at once, the rest at the next synchronisation, as this call must not wait for the device.
  *
- * So the limit may be passed until the call returns, by at most what it asks for in whole steps. It takes a
- * call that was admitted for unused memory of the pool, a limit with less than a step left, and a pool whose
+ * So the limit may be passed until the call returns, by at most its size in whole steps. This takes a call
+ * that was admitted for unused memory of the pool, a limit with less than a step left, and a pool whose
  * unused memory lies in pieces too small or belongs to other streams. Nothing tells that before: the driver
- * reports sums only, a pool's maxSize cannot be changed later, and refusing would refuse what mostly fits.
- * Charging the step first, where the limit has one left, is no cure, and takes from other processes what
- * fits: beside a process whose eight threads used a pool with unused memory, 20 of 200 allocations were
- * refused, and none without it. */
+ * reports sums only, a pool's maxSize cannot be changed later, and a refusal would mostly hit calls that fit.
+ * Charging the step first, if the limit has one left, is no cure, and takes memory that fits from other
+ * processes: beside a process whose eight threads used a pool with unused memory, 20 of 200 allocations were
+ * refused, and none without that charge. */
 static CUresult undo(const struct request *request, struct xpu_pool_memory *memory) {
     (void)free_async(*request->pointer, request->stream, request->per_thread);
     xpu_pool_memories_trim(memory->index);

@@ -1,7 +1,7 @@
 /*
- * Tiles of sparse arrays: mappings of memory that have no address. What a tile is mapped to stays referenced
- * until the same region is unmapped or mapped to something else, or its array is destroyed. There are few
- * programs with sparse arrays, and a list will do.
+ * Tiles of sparse arrays: mappings of memory that have no address. The memory of a tile stays referenced
+ * until the same region is unmapped or mapped to other memory, or its array is destroyed. Few programs have
+ * sparse arrays, so a list is enough.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/fork.h"
@@ -123,7 +123,7 @@ static CUresult map(CUresult (*call)(CUarrayMapInfo *, unsigned int, CUstream), 
     for (unsigned int i = 0; held && i < count; i++) {
         struct region region = region_of(&list[i]);
         if (result == CUDA_SUCCESS)
-            drop(&region, NULL); /* what was there before */
+            drop(&region, NULL); /* the previous mapping */
         if (!held[i].serial)
             continue;
         if (result == CUDA_SUCCESS)

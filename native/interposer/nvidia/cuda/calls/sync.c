@@ -1,13 +1,13 @@
 /*
  * Calls by which a program waits for streams, or ends them.
  *
- * At synchronisation the driver gives back what its pools keep beyond their release threshold. The account
- * learns it at once, so that another process of the container can have it. Where nothing has gone back to a
- * pool since the last time, that costs one look at a flag.
+ * At synchronisation the driver gives back memory that its pools keep beyond their release threshold. The
+ * account learns it at once, so that another process of the container can have it. If nothing has gone back
+ * to a pool since the last time, that costs one look at a flag.
  *
- * Under a cap what was launched last gets its marker before the program waits for it: an event, which the
- * program records, is there to be waited for. And the pacer's thread records nothing in a stream from where
- * that ends, or is captured.
+ * Under a cap the last launch gets its marker before the program waits for it: a program records an event in
+ * order to wait for it. The pacer's thread records nothing in a stream after the stream ends, or while it is
+ * captured.
  */
 #include "cuda/driver/mps.h"
 #include "cuda/driver/older.h"
@@ -44,7 +44,7 @@ XPU_NEED(cuCtxPopCurrent_v2)
 XPU_NEED(cuCtxPushCurrent_v2)
 XPU_OLDER(cuCtxSynchronize_v2, cuCtxSynchronize)
 
-/* Numba calls it without an argument, as it knows cuCtxSynchronize only: what is passed may be anything. So a
+/* Numba calls it without an argument, as it knows cuCtxSynchronize only: the argument may be any value. So a
  * context that was not made here means the current one, as NULL does, and is not shown to the driver. */
 static CUresult older_cuCtxSynchronize_v2(CUcontext context) {
     struct xpu_entry entry;

@@ -1,9 +1,9 @@
 /*
- * Start, and what a program sees: a card as large as the limit, of which the container's processes use what
- * the account says.
+ * Start, and a program's view: a card as large as the limit, whose used memory is the account's sum for the
+ * container's processes.
  *
- * No device attribute tells of the size of memory (CUdevice_attribute of CUDA 13.0: what speaks of memory
- * there is bus width, clock, L2, constant and shared memory, and what kinds are supported).
+ * No device attribute tells the size of memory (CUdevice_attribute of CUDA 13.0: its attributes about memory
+ * are bus width, clock, L2, constant and shared memory, and the supported kinds).
  */
 #define _GNU_SOURCE
 #include "cuda/driver/devices.h"
@@ -28,7 +28,7 @@ CUresult cuInit(unsigned int flags) {
 
 static size_t least(uint64_t one, uint64_t other) { return one < other ? one : other; }
 
-/* As the driver does for what 32 bits cannot tell. */
+/* As the driver does for values beyond 32 bits. */
 static unsigned int narrow(size_t bytes) { return (unsigned int)least(bytes, UINT32_MAX); }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {

@@ -1,6 +1,6 @@
 /*
- * CUDA numbers the devices that CUDA_VISIBLE_DEVICES and MIG leave, in their order; the pages have UUIDs.
- * What is found is kept: in one process the numbering does not change.
+ * CUDA numbers the devices that CUDA_VISIBLE_DEVICES and MIG leave, in their order; the pages have UUIDs. The
+ * result is kept: in one process the numbering does not change.
  */
 #define _GNU_SOURCE
 #include "devices.h"

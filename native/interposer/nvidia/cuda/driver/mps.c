@@ -1,7 +1,7 @@
 /*
- * A driver that finds no control daemon runs the program without MPS, and so without its limits, and tells
- * nobody. So the pipe folder is ours to say, whatever the image's variables are, and after cuInit the driver
- * is asked whether its contexts will be under MPS (an attribute since CUDA 12.3).
+ * A driver that finds no control daemon runs the program without MPS, and so without its limits, and without
+ * an error. So this library sets the pipe folder, over the image's variables, and after cuInit asks the
+ * driver whether its contexts will be under MPS (an attribute since CUDA 12.3).
  *
  * The variables are set here, since a hook comes too late for the container's environment. The driver reads
  * them in cuInit.
@@ -41,8 +41,8 @@ CUresult xpu_mps_permitted(void) {
                                                                             : CUDA_SUCCESS;
 }
 
-/* What the program's own environment says, or 0 where that is no number of at least 1: what the driver makes
- * of such a one is not known. */
+/* The value of the program's own environment, or 0 if that is no number of at least 1: the driver's reading
+ * of such a value is not known. */
 static double percent_in_environment(void) {
     const char *text = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     char *end;
@@ -50,8 +50,7 @@ static double percent_in_environment(void) {
     return number >= 1 && !*end ? number : 0;
 }
 
-/* What is there already may be less, and is kept then. The container has one device: the first of its pages.
- */
+/* A present value may be less, and is kept then. The container has one device: the first of its pages. */
 static void set_percent(uint32_t percent, bool decided) {
     char text[16];
     double own = percent_in_environment();

@@ -1,5 +1,5 @@
 /*
- * Newer variants by older ones: see older.h. What cannot be done by these is CUDA_ERROR_NOT_SUPPORTED.
+ * Newer variants by older ones: see older.h. A request beyond these is CUDA_ERROR_NOT_SUPPORTED.
  */
 #define _GNU_SOURCE
 #include "older.h"
@@ -80,8 +80,8 @@ static CUresult older_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const 
     return REAL(cuGraphAddNode)(node, graph, dependencies, count, params);
 }
 
-/* The newer variant is stricter about the contexts of kernels; the older one does whatever the newer one
- * accepts. */
+/* The newer variant is stricter about the contexts of kernels; the older one accepts all contexts that the
+ * newer one accepts. */
 static CUresult older_cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                         const CUgraphEdgeData *edges, size_t count,
                                         CUgraphNodeParams *params) {

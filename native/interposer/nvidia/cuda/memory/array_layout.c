@@ -6,8 +6,8 @@
 
 enum { BLOCK = 4 }; /* elements in a side of a compressed block */
 
-/* A device lays elements out in pieces of 64 bytes by 8 rows. A narrow array can take 64 times what its
- * elements have, which is too much to leave it to the driver's report afterwards. */
+/* A device lays elements out in pieces of 64 bytes by 8 rows. A narrow array can take 64 times the size of
+ * its elements, too much to leave it to the driver's report afterwards. */
 enum { PIECE_BYTES = 64, PIECE_ROWS = 8 };
 
 /* A rectangle of width × height elements is ceil(width / across) × ceil(height / down) units of `bytes`. */
@@ -46,7 +46,7 @@ static struct unit picture(unsigned int format) {
     case 0xb3: /* Y444_PLANAR10 */
     case 0xb5: /* YUV444_16bit_SemiPlanar */
         return (struct unit){1, 1, 6};
-    default: /* Y416, and what is not known: as much as an element can take */
+    default: /* Y416, and unknown formats: as much as an element can take */
         return (struct unit){1, 1, 8};
     }
 }

@@ -1,5 +1,5 @@
 /*
- * The list of what is bound. Few programs bind anything, and those bind little.
+ * The list of bound memory. Few programs bind memory, and those bind little.
  */
 #define _GNU_SOURCE
 #include "bindings.h"

@@ -2,16 +2,16 @@
  * The footprint of a graph: the addresses of its allocations, which are fixed once its nodes are made.
  * Allocations that never live at the same time share addresses, and so the memory behind them.
  *
- * A launch is charged for what it may make the driver take. The driver keeps memory mapped to a graph from
- * its first launch on, so a later launch takes nothing if (CUDA's programming guide, on the physical memory
- * of graph memory nodes) it is in the same stream, nothing was trimmed, and no other graph that shares the
- * memory may run at the same time or has left an allocation in it. Which graphs share memory cannot be asked.
- * That one has begun to share is seen when it is launched without its memory and the driver's memory grows by
- * less than all of it.
+ * A launch is charged for the memory that it may make the driver take. The driver keeps memory mapped to a
+ * graph from its first launch on, so a later launch takes nothing if (CUDA's programming guide, on the
+ * physical memory of graph memory nodes) it is in the same stream, nothing was trimmed, and no other graph
+ * that shares the memory may run at the same time or has left an allocation in it. The driver does not tell
+ * which graphs share memory. A graph has begun to share if it is launched without its memory and the driver's
+ * memory grows by less than all of it.
  *
- * Not charged before, but once it is there, as a launch cannot be undone: what a launch takes because another
- * thread, at the very same moment, trims its memory or launches in another stream a graph that shares it; and
- * less than a step, where a driver takes graphs' memory in steps larger than XPU_STEP.
+ * Two kinds of memory are charged only afterwards, as a launch cannot be undone: memory that a launch takes
+ * because another thread, at the very same moment, trims its memory or launches in another stream a graph
+ * that shares it; and less than a step, if a driver takes graphs' memory in steps larger than XPU_STEP.
  */
 #define _GNU_SOURCE
 #include "footprint.h"
@@ -31,7 +31,7 @@ XPU_NEED(cuGraphNodeGetType)
 enum { FREED = -1 };
 
 struct range {
-    CUdevice device;     /* FREED: it stands for a node that frees what begins there */
+    CUdevice device;     /* FREED: it stands for a node that frees the allocation there */
     uint64_t start, end; /* addresses */
 };
 
@@ -182,7 +182,7 @@ bool xpu_footprint_of(CUgraph graph, struct xpu_footprint **footprint) {
     return known;
 }
 
-/* ---- what a launch finds there still ---- */
+/* ---- memory that a launch finds still there ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 

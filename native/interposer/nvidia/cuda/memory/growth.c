@@ -1,7 +1,7 @@
 /*
- * What contexts and modules take: nobody asks for it in bytes, and only the driver knows it afterwards. It is
- * charged as overhead, before the call by what was seen to be usual, after it by what the driver reports or,
- * on drivers that report nothing of this process, by how much less the card has free.
+ * Memory of contexts and modules: programs do not ask for it in bytes, and only the driver knows it
+ * afterwards. It is charged as overhead: before the call by the usual size seen so far, after it by the
+ * driver's report or, on drivers that report nothing of this process, by the fall of the card's free memory.
  */
 #define _GNU_SOURCE
 #include "growth.h"
@@ -9,7 +9,7 @@
 #include "reconcile.h"
 #include "reservation.h"
 
-/* Whether what the driver reports will alone tell what the call takes. */
+/* Whether the driver's report alone will tell the memory that the call takes. */
 static bool reported_tells(int device) {
     uint64_t reported;
     return !xpu_process_used_of(device, XPU_MANAGED) && !xpu_process_used_of(device, XPU_EXTERNAL) &&
@@ -20,7 +20,7 @@ static uint64_t used_by_others(int device) { return xpu_beyond(xpu_used(device),
 
 CUresult xpu_growth_begin(struct xpu_growth *growth, int device, uint64_t expected) {
     struct xpu_reservation reservation = {0};
-    xpu_reconcile(device); /* so that what came before is not taken for the call's */
+    xpu_reconcile(device); /* so that earlier changes are not taken for the call's */
     CUresult result = xpu_reserve_at(&reservation, device, XPU_OVERHEAD, expected);
     *growth = (struct xpu_growth){.device = device, .reserved = reservation.bytes};
     if (result == CUDA_SUCCESS && !reported_tells(device)) {
@@ -39,8 +39,8 @@ CUresult xpu_growth_begin_assumed(struct xpu_growth *growth, int device, uint64_
 }
 
 /* A context's size, by how much less the card had free afterwards; other containers may have taken or freed
- * memory meanwhile. So the size is believed where it is the first, or like the one before it, or a little
- * less than is known. Whatever is beyond that is the others'. */
+ * memory meanwhile. So the size is believed if it is the first, or like the one before it, or a little less
+ * than the known one. Anything beyond that belongs to the others. */
 static uint64_t size_of_context(struct xpu_growth *growth, uint64_t seen) {
     const uint64_t most = 1 << 30, alike = 16 << 20, usual = growth->reserved;
     const char *why;
@@ -52,8 +52,8 @@ static uint64_t size_of_context(struct xpu_growth *growth, uint64_t seen) {
     return growth->alike || !usual || (seen <= usual && seen >= usual / 2) ? seen : usual;
 }
 
-/* What the real call took, by the change of the card's free memory, less what is known to be other
- * processes'. */
+/* The memory that the real call took, by the change of the card's free memory, less the known memory of other
+ * processes. */
 static uint64_t taken_of_card(struct xpu_growth *growth) {
     uint64_t free_after;
     if (growth->shared || !growth->free_known || !xpu_card_free(growth->device, &free_after))
@@ -83,8 +83,8 @@ static void recognize(const struct xpu_growth *growth) {
         xpu_reported_recognize(growth->device, &growth->ids, xpu_beyond(growth->free_before, free_after));
 }
 
-/* What the overhead is after the call. Where the report leaves it open, the change of the card's free memory
- * tells it. */
+/* The overhead after the call. If the report leaves it open, the change of the card's free memory tells it.
+ */
 static uint64_t overhead_after(struct xpu_growth *growth, uint64_t now) {
     struct xpu_overhead_reading reading;
     bool known = xpu_overhead_read(growth->device, 1, &reading);
@@ -119,7 +119,7 @@ CUresult xpu_growth_end(struct xpu_growth *growth, CUresult result, uint64_t *ta
     return result;
 }
 
-/* ---- what was taken, as entries of the table ---- */
+/* ---- the memory taken, as entries of the table ---- */
 
 static bool add_taken(struct xpu_entry *entry, void *data) {
     int64_t change = *(int64_t *)data;
@@ -142,7 +142,7 @@ bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, in
     /* Without memory for the entry, only the driver's report will tell of its end. */
     if (!xpu_table_put(&entry, &replaced))
         return false;
-    if (replaced.serial) /* it has ended, and whoever ended it comes too late to say so */
+    if (replaced.serial) /* it has ended, and the thread that ended it would tell so too late */
         xpu_shrunk(replaced.device, replaced.extra, false);
     return !replaced.serial;
 }
@@ -153,5 +153,5 @@ void xpu_overhead_end(enum xpu_space space, uint64_t key) {
     if (xpu_table_take(space, key, 0, &entry))
         xpu_shrunk(entry.device, entry.extra, false);
     else if (xpu_granted_here(&device) == CUDA_SUCCESS)
-        xpu_shrunk(device, 0, false); /* what took nothing when it was made may have since */
+        xpu_shrunk(device, 0, false); /* an object without memory at its creation may have taken some since */
 }

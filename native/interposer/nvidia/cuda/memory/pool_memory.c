@@ -1,5 +1,5 @@
 /*
- * Pools: admitting calls, and setting the account to what the driver has reserved afterwards.
+ * Pools: admitting calls, and setting the account to the driver's reservation afterwards.
  */
 #define _GNU_SOURCE
 #include "pool_memory.h"
@@ -20,7 +20,7 @@ XPU_NEED(cuDeviceGraphMemTrim)
 XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
 /* The driver takes memory for a pool in steps, in large ones unless the device itself lacks the memory. A
- * driver that takes smaller ones is known by what it reports. */
+ * driver that takes smaller ones is known by its report. */
 enum { LIKELY_STEP = 32 << 20 };
 /* How long calls of other threads are waited for: at most 20 ms, looked at every 20 us. */
 enum { PAUSE_NS = 20000, MOST_PAUSES = 1000 };
@@ -123,10 +123,9 @@ static void take_over(struct xpu_pool_memory *pool, const struct reading *readin
         xpu_exported(pool->index, change);
 }
 
-/* Sets the account to the report, with the lock held. What calls under way were charged for may be in the
- * report already, or not yet: it is never added, and what was charged stays. The report is larger than all
- * that only if a call made the pool grow by more than it was admitted for: false if that is beyond the limit.
- */
+/* Sets the account to the report, with the lock held. The charges of calls under way may be in the report
+ * already, or not yet: they are never added, and they stay. The report is larger than all that only if a call
+ * made the pool grow by more than it was admitted for: false if that is beyond the limit. */
 static bool settle(struct xpu_pool_memory *pool) {
     uint64_t most = pool->settled + pool->pending;
     uint64_t right = pool->held < most ? pool->held : most;
@@ -231,8 +230,8 @@ bool xpu_pool_memories_trim(int device) {
 
 static void pause_briefly(void) { nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL); }
 
-/* Promises `bytes` of what the pool has and nobody uses. What other calls were promised may be in use
- * already, and then counts twice: for a moment less is seen than there is, never more. */
+/* Promises `bytes` of the pool's unused memory. Memory promised to other calls may be in use already, and
+ * then counts twice: for a moment less unused memory is seen than there is, never more. */
 static bool promise_unused(struct xpu_pool_growth *growth, uint64_t bytes) {
     struct xpu_pool_memory *pool = growth->pool;
     uint64_t have, used;
@@ -259,8 +258,8 @@ static bool charge(struct xpu_pool_growth *growth, uint64_t bytes) {
     return xpu_charge(growth->pool->index, growth->pool->kind, bytes) && charged(growth, bytes);
 }
 
-/* After the driver has been made to give back what it can. The charge is kept in the pool's sum, so that
- * the reservation ends with its operation. */
+/* After the driver has given back all that it can. The charge is kept in the pool's sum, so that the
+ * reservation ends with its operation. */
 static CUresult charge_trimmed(struct xpu_pool_growth *growth, uint64_t bytes) {
     struct xpu_reservation reservation;
     CUresult result = xpu_reserve_at(&reservation, growth->pool->index, growth->pool->kind, bytes);
@@ -289,9 +288,9 @@ static uint64_t step_of(const struct xpu_pool_memory *pool) {
     return seen && lowest < LIKELY_STEP ? lowest : LIKELY_STEP;
 }
 
-/* A call under way may be charged for more than it will take, or be promised what it has taken already. So
- * before the answer is no, those calls are waited out; but not for long, as one may itself be waiting for the
- * device. */
+/* A call under way may be charged for more than it will take, or be promised memory that it has taken
+ * already. So before the answer is no, those calls are waited out; but not for long, as one may itself be
+ * waiting for the device. */
 static CUresult charge_when_others_are_done(struct xpu_pool_growth *growth, uint64_t bytes) {
     int device = growth->pool->index, pauses = 0;
     uint64_t grown = xpu_whole(bytes, step_of(growth->pool));
@@ -355,7 +354,7 @@ uint64_t xpu_pool_growth_alone(const struct xpu_pool_growth *growth) {
     return grown;
 }
 
-/* What a destroyed pool had stays with it until its last pointer is freed. */
+/* A destroyed pool keeps its memory until its last pointer is freed. */
 static void end_if_unused(struct xpu_pool_memory *pool) {
     if (pool->destroyed && !pool->pointers) {
         const struct reading nothing = {.number = UINT64_MAX, .valid = true};

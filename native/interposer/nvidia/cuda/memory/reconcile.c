@@ -1,9 +1,9 @@
 /*
- * Reconciling: what the driver reports is the authority on what this process has, the table on what it asked
- * for; the difference is its overhead.
+ * Reconciling: the driver's report is the authority on this process's memory, the table on its requests; the
+ * difference is its overhead.
  *
  * The two cannot be read in one instant. A reading is good when no operation on memory was under way around
- * it; otherwise the overhead may only be raised, by what the driver reports beyond the whole of the account.
+ * it; otherwise the overhead may only be raised, by the report's excess over the whole of the account.
  * Managed memory and imports count in the report only as far as they happen to be on the device: with them
  * the overhead is known within bounds, and stays where it is if it lies in these.
  */
@@ -18,7 +18,7 @@
 static uint64_t begun, ended;         /* operations; atomic */
 static uint64_t read_at[XPU_DEVICES]; /* second of the last reading + 1; atomic */
 static uint64_t at_rest[XPU_DEVICES]; /* overhead when nothing else was there; atomic */
-static uint64_t made[XPU_DEVICES];    /* what contexts and modules were seen to take; atomic */
+static uint64_t made[XPU_DEVICES];    /* memory that contexts and modules were seen to take; atomic */
 static int64_t small[XPU_DEVICES];    /* change of small allocations since the last reading; atomic */
 static int busy[XPU_DEVICES];         /* a thread is changing the overhead; atomic */
 
@@ -98,8 +98,8 @@ static void take_off(uint64_t *sum, uint64_t bytes) {
         ;
 }
 
-/* Where managed memory leaves the overhead open, it is taken to be what contexts and modules took. A
- * disturbed reading does not tell what has ended. */
+/* If managed memory leaves the overhead open, it is taken to be the memory of contexts and modules. A
+ * disturbed reading does not tell which of them have ended. */
 static uint64_t overhead_of(int device, const struct xpu_overhead_reading *reading) {
     uint64_t expected = __atomic_load_n(&made[device], __ATOMIC_RELAXED);
     if (!reading->quiet)
@@ -159,7 +159,7 @@ void xpu_reconcile_freed(int device) {
         xpu_reconcile(device);
 }
 
-/* Allocations below 2 MiB share steps of that size and may leave them half empty. What the driver has beyond
+/* Allocations below 2 MiB share steps of that size and may leave them half empty. The driver's memory beyond
  * them is overhead, which must be known before it adds up. */
 void xpu_reconcile_small(int device, int64_t change) {
     const int64_t most = 8 << 20;

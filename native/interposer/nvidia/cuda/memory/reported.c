@@ -33,7 +33,7 @@ XPU_AT_FORK(forget)
 
 bool xpu_reported_started(void) { return GET(state) != UNTRIED; }
 
-/* NVML is loaded late, so that its destructors run early: what frees at the very end must not ask it. */
+/* NVML is loaded late, so that its destructors run early: code that frees at the very end must not ask it. */
 static void stop(void) { SET(state, ABSENT); }
 
 /* Two threads may do it at once, with the same outcome: NVML counts its users. */
@@ -136,8 +136,8 @@ void xpu_reported_ids(int device, struct xpu_ids *ids) {
     ids->known = read_lists(device, add_id, ids) && ids->known;
 }
 
-/* What the driver reports for a context is a little less than what the card has lost by it, or much less for
- * the first one on the card. */
+/* The driver's report for a context is a little less than the fall of the card's free memory, or much less
+ * for the first one on the card. */
 static bool agree(uint64_t bytes, uint64_t taken) {
     const uint64_t slack = 64 << 20;
     return bytes <= taken + slack && bytes >= taken / 4;

@@ -1,5 +1,5 @@
 /*
- * Exports, imports, and references to what has several.
+ * Exports, imports, and references to memory that has several.
  */
 #define _GNU_SOURCE
 #include "share.h"

@@ -1,6 +1,6 @@
 /*
  * The table: shards of open addressing with linear probing, each under its own lock. An entry's place follows
- * from its key, and what is taken out closes the gap behind it, so that there are no tombstones.
+ * from its key, and a removal closes its gap, so that there are no tombstones.
  */
 #define _GNU_SOURCE
 #include "table.h"
@@ -11,7 +11,7 @@
 
 enum { SHARD_BITS = 5, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
 
-/* What a shard's entries lie in. */
+/* The memory of a shard's entries. */
 struct block {
     struct block *left; /* the one that an earlier fork has left behind */
     struct xpu_entry entries[];
@@ -33,9 +33,9 @@ static struct block *block_of(struct xpu_entry *entries) {
     return (struct block *)((char *)entries - offsetof(struct block, entries));
 }
 
-/* What the parent holds is not the child's. The child does not free it: another thread of the parent may have
- * been changing it at the fork. It keeps pointers to it, as LeakSanitizer in the child would report it else.
- */
+/* The parent's entries are not the child's. The child does not free them: another thread of the parent may
+ * have been changing them at the fork. It keeps pointers to them, as LeakSanitizer in the child would
+ * otherwise report them. */
 static void forget_all(void) {
     for (int i = 0; i < SHARDS; i++) {
         if (shards[i].entries) {
@@ -85,7 +85,7 @@ static bool grow(struct shard *shard) {
     struct xpu_entry *smaller = shard->entries;
     shard->entries = larger.entries;
     shard->capacity = larger.capacity;
-    /* In this order: a child that is forked meanwhile writes to what the shard has. */
+    /* In this order: a child that is forked meanwhile writes to the shard's memory. */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     if (smaller)
         free(block_of(smaller));

@@ -10,7 +10,7 @@
 enum {
     PLACES = 2048, /* a power of two */
     WAYS = 8,      /* places of a hash: a large model has a thousand kinds of launches */
-    /* What a launch is taken to cost that was never measured: a program can have some of these under way at
+    /* The assumed cost of a launch that was never measured: a program can have some of these under way at
      * once, and no more (DEPTH_NS in gate.c). */
     UNKNOWN_NS = 1000000,
     /* Of each new measurement one part in so many counts; of one that is not sure, one in more. */

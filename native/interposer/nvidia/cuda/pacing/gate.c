@@ -1,7 +1,7 @@
 /*
- * The gate: what a launch is predicted to cost is taken from the container's budget before the launch, a
- * lease at a time for each thread, so that most launches touch nothing that is shared. The only wait without
- * an end is that for budget, which comes back with time.
+ * The gate: the predicted cost of a launch is taken from the container's budget before the launch, a lease at
+ * a time for each thread, so that most launches touch nothing that is shared. The only wait without an end is
+ * that for budget, which comes back with time.
  */
 #define _GNU_SOURCE
 #include "gate.h"
@@ -21,11 +21,11 @@
 #include <unistd.h>
 
 enum {
-    /* What a thread takes from the budget at once. More saves shared work; what an idle thread keeps of it is
-     * not lost, but is not another's either. */
+    /* The time that a thread takes from the budget at once. More saves shared work; the part that an idle
+     * thread keeps is not lost, but no other thread can use it. */
     LEASE_NS = 200000,
-    /* Work under way beyond which a launch waits. It must outlast a delay of the sampler; and what is under
-     * way cannot be taken back when the share shrinks. */
+    /* Work under way beyond which a launch waits. It must outlast a delay of the sampler; and work under way
+     * cannot be taken back when the share shrinks. */
     DEPTH_NS = 20000000,
     /* How long it waits for that at least: the work under way may itself wait for this launch. Work of its
      * own stream can do so only by way of the program. */
@@ -70,7 +70,7 @@ static void forget(void) {
 }
 XPU_AT_FORK(forget)
 
-/* A wait for what others do: where no thread of ours can see it, this one looks itself. */
+/* A wait for others' work: if no thread of ours can see it, this one looks itself. */
 static void pause_for(uint64_t ns) {
     xpu_sampler_look_without_thread();
     struct timespec time = {.tv_nsec = (long)(ns < LONG_PAUSE_NS ? ns : LONG_PAUSE_NS)};
@@ -122,7 +122,7 @@ static bool has_work(const struct xpu_tracked_stream *on) {
     return __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) != __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
 }
 
-/* Whether there is work that may wait for the launch: what its own stream has comes before it. */
+/* Whether there is work that may wait for the launch: the work of its own stream comes before it. */
 static bool others_work(const struct xpu_pace *pace, const struct xpu_tracker *tracker) {
     XPU_EACH_STREAM (i, tracker)
         if (&tracker->streams[i] != pace->on && has_work(&tracker->streams[i]))
@@ -130,9 +130,9 @@ static bool others_work(const struct xpu_pace *pace, const struct xpu_tracker *t
     return false;
 }
 
-/* How long the next launch waits for less to be under way: the longer that takes by itself, the longer, and
- * four times as long after each launch that was let go while nothing has ended: what nobody has measured yet
- * may take any time. */
+/* How long the next launch waits for less to be under way: the longer the launch itself takes, the longer it
+ * waits, and four times as long after each launch that was let go while nothing has ended: an unmeasured
+ * launch may take any time. */
 static uint64_t depth_wait_ns(const struct xpu_pace *pace, struct xpu_tracker *tracker, uint64_t under_way) {
     uint32_t ended = __atomic_load_n(&tracker->ended_count, __ATOMIC_RELAXED);
     uint32_t times = __atomic_load_n(&tracker->let_go, __ATOMIC_RELAXED);
@@ -186,7 +186,7 @@ struct stall {
 };
 
 /* Whether there is work that has begun, so that it spends budget, in the launch's own stream or in others.
- * What waits itself, for the host or another device, spends none. */
+ * Work that waits itself, for the host or another device, spends none. */
 static bool runs(const struct xpu_pace *pace, const struct xpu_tracker *tracker, bool behind) {
     XPU_EACH_STREAM (i, tracker)
         if ((&tracker->streams[i] == pace->on) == behind && has_work(&tracker->streams[i]) &&
@@ -239,10 +239,10 @@ static bool is_free(int device, uint32_t share, uint64_t now) {
     return share == XPU_WHOLE || xpu_parts_fit(device, share, now);
 }
 
-/* What is to be saved up for a whole slice, ns of time; 0 where nobody else uses the device, and where other
- * streams have work: the context has its slices then anyway, and that work may wait for this launch. And 0
- * for a launch that has waited longer than it would by itself: another process of the container, which wakes
- * a little earlier, has taken each time what was saved up, and would for ever. */
+/* The time to save up for a whole slice, ns; 0 if no other container uses the device, and if other streams
+ * have work: the context has its slices then anyway, and that work may wait for this launch. And 0 for a
+ * launch that has waited longer than it would by itself: another process of the container, which wakes a
+ * little earlier, has taken the saved time each time, and would for ever. */
 static uint64_t slice_ns(const struct xpu_pace *pace, const struct xpu_tracker *tracker, uint32_t share,
                          uint64_t waited) {
     if (!__atomic_load_n(&tracker->is_shared, __ATOMIC_RELAXED) || others_work(pace, tracker) ||
@@ -285,7 +285,7 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_tracker *tra
             reaped_at = now;
         }
         if (now - reaped_at > REAP_NS) {
-            /* What a dead process of the container was charged and has not used is ours to use. */
+            /* Unused charges of a dead process of the container are ours to use. */
             xpu_reap();
             reaped_at = now;
         }

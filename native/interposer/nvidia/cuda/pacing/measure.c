@@ -6,8 +6,8 @@ static const double OF_LATE = 32;
 
 /* As long as others' time slices are, about, ns. */
 static const double TIME_SLICE_NS = 1000000;
-/* What all streams together had to do without a pause, if it is no more than this, ns, counts as it was
- * predicted: others' slices are longer, and probes as far apart. */
+/* Work of all streams together without a pause counts as predicted if it is no longer than this, ns: others'
+ * slices are longer, and probes as far apart. */
 static const double SHORT_NS = 500000;
 /* Doubts are of so much work, ns, and count once they are so much, and such a part of it: without reason they
  * are less than a quarter. */

@@ -1,7 +1,7 @@
 /*
  * A launch's way through the pacer: its predicted cost passes the gate (gate.c), and markers are placed
- * around it, from which it is measured (sampler.c) some milliseconds later what it has cost really.
- * No lock is held over a call of the driver.
+ * around it, from which its real cost is measured (sampler.c) some milliseconds later. No lock is held over a
+ * call of the driver.
  */
 #define _GNU_SOURCE
 #include "pacer.h"
@@ -138,8 +138,8 @@ static void add(struct xpu_tracked_stream *on, const struct xpu_pace *pace) {
         since->mixed++;
 }
 
-/* Whether what is launched now can still be marked when it turns out to be the last. Where nothing is held
- * back it need not be. */
+/* Whether a launch made now can still be marked when it turns out to be the last. If nothing is held back it
+ * need not be. */
 static bool may_mark_later(struct xpu_tracker *tracker, CUstream stream) {
     return (xpu_may_mark(tracker, stream) && !xpu_sampler_without_thread()) ||
            !xpu_share_varies(tracker->device);
@@ -208,7 +208,7 @@ void xpu_pace_has_waited(void) {
             __atomic_load_n(&tracker->unknown_seen, __ATOMIC_RELAXED))
         return;
     xpu_sampler_look();
-    /* What is still out may run for long, and the program wait for others often meanwhile. */
+    /* Unfinished work may run for long, and the program may often wait for other work meanwhile. */
     __atomic_store_n(&tracker->unknown_seen, __atomic_load_n(&tracker->unknown, __ATOMIC_RELAXED),
                      __ATOMIC_RELAXED);
 }
@@ -219,7 +219,7 @@ void xpu_pace_context_begin(CUcontext context) {
     struct xpu_tracker *tracker = xpu_tracker_of(context);
     if (!tracker)
         return;
-    xpu_sampler_look(); /* what has ended by now counts as it was */
+    xpu_sampler_look(); /* work that has ended by now counts as it was */
     __atomic_fetch_add(&tracker->ending, 1, __ATOMIC_SEQ_CST);
     xpu_sampler_leave(tracker);
 }

@@ -7,7 +7,7 @@
  *   2. reads the markers and probes that have completed, with their times on the device's clock (timeline.c);
  *   3. goes through them in the order of these times (usage.c, measure.c), up to the oldest probe that is
  *      still out, since from then on it is not known who had the device;
- *   4. settles what was predicted with what was measured.
+ *   4. settles the predictions with the measurements.
  */
 #define _GNU_SOURCE
 #include "sampler.h"
@@ -125,7 +125,7 @@ static bool look_at(struct xpu_tracker *tracker, enum kind kind) {
 struct seen {
     bool work;
     bool others; /* have a device, too */
-    bool limits; /* what is launched may have to wait */
+    bool limits; /* launches may have to wait */
 };
 
 static struct seen look_at_all(enum kind kind, const uint32_t *stops) {
@@ -242,8 +242,8 @@ static void wake(void) {
         futex(&asleep, FUTEX_WAKE, INT_MAX, 0);
 }
 
-/* The thread looks, and this one waits for it: a call of the driver here might wait for what this thread has
- * interrupted. */
+/* The thread looks, and this one waits for it: a call of the driver here might wait for the work that this
+ * thread has interrupted. */
 static void ask_for_a_look(void) {
     if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
         return; /* nothing is out */
@@ -267,8 +267,8 @@ void xpu_sampler_look(void) {
         syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
-/* What has ended since the last look counts too: a program may be one of many short ones. The driver is torn
- * down after this: no call of it may be under way. */
+/* Work that has ended since the last look counts too: a program may be one of many short ones. The driver is
+ * torn down after this: no call of it may be under way. */
 static void end(void) {
     if (__atomic_load_n(&thread_state, __ATOMIC_ACQUIRE) == RUNNING)
         ask_for_a_look();
@@ -276,7 +276,8 @@ static void end(void) {
     for (unsigned i = 0; i < XPU_TRACKERS; i++)
         if (xpu_tracker_at(i))
             xpu_sampler_leave(xpu_tracker_at(i));
-    /* What was registered before this, and what other threads launch until the end, is measured as theirs. */
+    /* Launches registered before this, and launches of other threads until the end, are measured as theirs.
+     */
     __atomic_store_n(&thread_state, FAILED, __ATOMIC_RELEASE);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Settling: see settle.h. A correction is told once; what was told is kept in the tracker.
+ * Settling: see settle.h. A correction is told once; the tracker keeps the sum told so far.
  */
 #define _GNU_SOURCE
 #include "settle.h"
@@ -8,7 +8,7 @@
 /* Of the time with work: a context that has less of it was kept from the device by others. */
 static const double CONTENDED = 0.9;
 
-/* Of the work under way in a stream, what is done by now of what was predicted. */
+/* The part of the prediction that is done by now, for the work under way in a stream. */
 static double under_way(struct xpu_tracker *tracker, struct xpu_tracked_stream *on) {
     CUevent unused;
     const struct xpu_marker *marker =
@@ -37,8 +37,8 @@ void xpu_settle(struct xpu_tracker *tracker) {
     tracker->kept += (double)kept;
 }
 
-/* What was still under way when the call came that ended the context had the device until it returned, if
- * that waited for it. `from`: when the first of it was launched, CLOCK_MONOTONIC. */
+/* Work still under way when the call that ended the context came had the device until the call returned, if
+ * the call waited for it. `from`: when the first of it was launched, CLOCK_MONOTONIC. */
 static double used_meanwhile(const struct xpu_tracker *tracker, int64_t from) {
     int64_t counted = tracker->measure.at - tracker->clocks.offset, now = (int64_t)xpu_now();
     if (tracker->measure.active || from < counted)

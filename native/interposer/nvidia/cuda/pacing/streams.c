@@ -78,7 +78,7 @@ struct xpu_tracked_stream *xpu_tracked_stream(struct xpu_tracker *tracker, CUstr
     for (unsigned i = 0; i < 8; i++)
         if (take_over(&tracker->streams[(home + i) % XPU_TRACKER_STREAMS], key))
             return &tracker->streams[(home + i) % XPU_TRACKER_STREAMS];
-    return &tracker->streams[home]; /* shared: what is measured there is of both */
+    return &tracker->streams[home]; /* shared: a measurement there covers both */
 }
 
 void xpu_stream_withdraw(CUstream stream) {
@@ -169,7 +169,7 @@ bool xpu_marker_place(struct xpu_tracker *tracker, struct xpu_tracked_stream *on
     if (at < 0)
         return false;
     int64_t recorded = prepared ? on->since.recorded : (int64_t)xpu_now();
-    /* The stream's flag is a note to others and no lock: whoever finds it taken goes on without it. */
+    /* The stream's flag is a note to others and no lock: a thread that finds it taken goes on without it. */
     if (!prepared && REAL(cuEventRecord)(tracker->events[at], stream) != CUDA_SUCCESS) {
         give_event(tracker, (unsigned)at);
         return false;
@@ -224,10 +224,9 @@ static bool any_blocks; /* atomic; once true, it stays */
 
 void xpu_stream_blocks(void) { __atomic_store_n(&any_blocks, true, __ATOMIC_RELAXED); }
 
-/* An event in the default stream waits for all that streams which block were given, and what they are given
- * later waits for it: where a program has such streams it is put there at once after a launch, which had the
- * same effect, and never later, as one of them may wait for another. The default streams of threads are such,
- * too. */
+/* An event in the default stream waits for all earlier work of blocking streams, and their later work waits
+ * for it. In a program with such streams it is put there at once after a launch, which had the same effect,
+ * and never later, as one of them may wait for another. The default streams of threads are blocking, too. */
 bool xpu_may_mark(struct xpu_tracker *tracker, CUstream stream) {
     if (stream == CU_STREAM_PER_THREAD)
         return false;

@@ -1,5 +1,5 @@
 /*
- * Reading what has happened: events that have completed, with their times on the device's clock.
+ * Reading the past: events that have completed, with their times on the device's clock.
  *
  * That clock is known by differences to a reference event alone; clocks.c compares it with ours.
  */
@@ -130,7 +130,7 @@ static void stamp_marker(struct xpu_tracker *tracker, struct xpu_tracked_stream 
         note_end(tracker, marker->at);
 }
 
-/* All that has completed is stamped now, also what is counted later. */
+/* All completed events are stamped now, also those that are counted later. */
 static void stamp_markers(struct xpu_tracker *tracker, struct xpu_tracked_stream *on) {
     CUevent event;
     struct xpu_marker *marker;
@@ -201,9 +201,9 @@ void xpu_timeline_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker
 void xpu_timeline_begin(struct xpu_timeline *timeline, struct xpu_tracker *tracker, bool probes) {
     timeline->count = 0;
     timeline->reference = (struct xpu_reference){0};
-    /* Where no work is left a probe tells nothing, and takes a time slice of the device for itself: two
-     * switches between contexts. Whether there is takes one call of the driver as a rule: a probe whose time
-     * depended on what has just happened would find the context running too often, or too seldom. */
+    /* Without work left a probe tells nothing, and takes a time slice of the device for itself: two switches
+     * between contexts. The check for work takes one call of the driver as a rule: a probe whose time
+     * depended on the latest events would find the context running too often, or too seldom. */
     bool works = any_may_work(tracker);
     if (works && probes)
         place_probe(tracker);

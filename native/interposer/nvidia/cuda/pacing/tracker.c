@@ -39,7 +39,7 @@ static CUcontext being_made[XPU_TRACKERS]; /* by a tracker's number */
 /* Contexts of devices without a cap, and those in which no tracker could be made. */
 static CUcontext free_contexts[XPU_TRACKERS], broken_contexts[XPU_TRACKERS]; /* atomic */
 
-/* A child has none of its parent's contexts. What it has of the trackers it keeps, for the next ones. */
+/* A child has none of its parent's contexts. It keeps the memory of the trackers, for the next ones. */
 static void forget(void) {
     claiming = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     memset(being_made, 0, sizeof being_made);
@@ -105,7 +105,7 @@ static bool make_events(CUevent *events, unsigned count) {
     return true;
 }
 
-/* What a context ends with ends what is made here, so that nothing is undone where it fails. */
+/* The end of a context also ends the objects made here, so that nothing is undone on a failure. */
 static bool fill(struct xpu_tracker *tracker) {
     const size_t begin = offsetof(struct xpu_tracker, device);
     memset((char *)tracker + begin, 0, sizeof *tracker - begin);
@@ -157,7 +157,7 @@ static enum claim claim(CUcontext context, struct xpu_tracker **tracker, unsigne
     return result;
 }
 
-/* Another thread may be capturing a stream, which forbids what is made here in all threads that have not
+/* Another thread may be capturing a stream, which forbids the calls made here in all threads that have not
  * asked to be left out of it. */
 static bool make(struct xpu_tracker *tracker, unsigned number, CUcontext context, int device) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -202,7 +202,7 @@ static struct xpu_tracker *find_or_make(CUcontext context, bool *broken) {
     return NULL;
 }
 
-/* What is made or asked is of the current context, which need not be the stream's. */
+/* Objects and answers are of the current context, which need not be the stream's. */
 static struct xpu_tracker *find_or_make_in(CUcontext context, CUcontext current, bool *broken) {
     CUcontext popped;
     if (context == current)
@@ -216,8 +216,8 @@ static struct xpu_tracker *find_or_make_in(CUcontext context, CUcontext current,
     return tracker;
 }
 
-/* A graph runs where its stream is, whatever context is current: the stream has to be asked, but for one that
- * was of the current context when this thread used it last. */
+/* A graph runs in its stream's context, not in the current one: the driver has to be asked for the stream's,
+ * except for one that was of the current context when this thread used it last. */
 static CUcontext context_of(CUstream stream, CUcontext current) {
     static __thread struct {
         CUstream stream;

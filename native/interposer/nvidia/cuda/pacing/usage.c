@@ -1,13 +1,13 @@
 /*
- * What follows from what has happened: how much of the device's time launches have used, and what a launch
- * costs.
+ * Conclusions from the past: how much of the device's time launches have used, and the cost of a launch.
  */
 #define _GNU_SOURCE
 #include "usage.h"
 #include "account/budget.h"
 
 enum {
-    /* What work has used beside others is known to a slice of theirs or so: from here on it is believed. */
+    /* The use of work beside others is known to within a slice of theirs or so: from here on it is believed.
+     */
     SURE_NS = 5000000,
     /* By so much a launch may take longer unseen, if it has ended before its marker is recorded. */
     HIDDEN_NS = 30000,
@@ -17,7 +17,7 @@ enum {
     SHORT_NS = 500000,
 };
 
-/* Beside others, what passed and is more than this times what was predicted holds a time slice of theirs. */
+/* Beside others, a time passed that is more than this times the prediction holds a time slice of theirs. */
 static const double BELIEVED = 1.7;
 
 static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_sure sure) {
@@ -32,14 +32,14 @@ static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_su
         xpu_cost_learn(marker->costs[i], (double)xpu_cost_ns(marker->costs[i], &known) * by, sure);
 }
 
-/* What launches take that were never measured before: the next ones are let go by that. */
+/* The cost of launches that were never measured before: the next ones are let go by that. */
 static void learn_unknown(struct xpu_tracker *tracker, double took) {
     double before = (double)__atomic_load_n(&tracker->unknown_ns, __ATOMIC_RELAXED);
     double after = took < XPU_TRACKER_UNKNOWN_NS ? before + (took - before) / 4 : XPU_TRACKER_UNKNOWN_NS;
     __atomic_store_n(&tracker->unknown_ns, (uint64_t)after, __ATOMIC_RELAXED);
 }
 
-/* What a marker shows of the launches before it. Times in ns. */
+/* A marker's evidence of the launches before it. Times in ns. */
 struct shown {
     double used;    /* of the device, since the marker before, by probes */
     double passed;  /* since then, while the stream had work */
@@ -48,7 +48,7 @@ struct shown {
     bool alone;     /* of late the device was the context's own all the time */
     bool longer;    /* the last launch took much longer than was predicted */
     bool predicted; /* the launches count as `own`, and not as `used` */
-    bool by_slices; /* and that is of what passed, not of what was predicted */
+    bool by_slices; /* and that is of the time passed, not of the prediction */
     double own;
     enum xpu_cost_sure sure;
 };
@@ -68,17 +68,17 @@ static void note_wait(struct xpu_tracker *tracker, double ns) {
     tracker->wait += (ns - tracker->wait) / (tracker->waits < MANY_WAITS ? tracker->waits : MANY_WAITS);
 }
 
-/* Whether the launches before a marker count as what they were predicted to use: beside others, time that was
- * theirs may lie between two probes and be taken for the container's, or the other way round. Only where all
- * of the time was this stream's work, as others of the tracker are counted with it. */
+/* Whether the launches before a marker count as predicted: beside others, time of theirs may lie between two
+ * probes and be taken for the container's, or the other way round. Only if all of the time was this stream's
+ * work, as other streams of the tracker are counted with it. */
 static bool counts_as_predicted(const struct xpu_tracker *tracker, const struct xpu_tracked_stream *on,
                                 const struct xpu_marker *marker, double passed) {
     return tracker->is_shared && tracker->measure.active == 1 && !marker->unknown && marker->ns < SHORT_NS &&
            passed > 0.99 * (double)(tracker->measure.at - on->from);
 }
 
-/* What the launches have used beside others, which probes are too far apart to tell: what passed, less whole
- * slices of the others where these are all as long; else what was predicted. */
+/* The launches' use beside others, which probes are too far apart to tell: the time passed, less whole slices
+ * of the others if these are all as long; otherwise the prediction. */
 static double own(const struct xpu_marker *marker, const struct xpu_tracked_stream *on, struct shown *shown,
                   double slice_ns) {
     double ns = (double)marker->ns, slices = slice_ns > 0 ? (shown->passed - ns) / slice_ns : 0;
@@ -109,7 +109,7 @@ static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_t
     return shown;
 }
 
-/* Probes are right over some time: where they say much more than what was predicted, that counts too. */
+/* Probes are right over some time: if they show much more than the prediction, that counts too. */
 static void count_own(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
                       const struct xpu_marker *marker, const struct shown *shown) {
     double other = shown->used - shown->own, counted = on->doubt.counted + shown->own;
@@ -120,17 +120,17 @@ static void count_own(struct xpu_tracker *tracker, struct xpu_tracked_stream *on
     on->predicted = true;
 }
 
-/* Whatever else is not known: since the first was launched no more time has passed than this. */
+/* An upper bound in any case: since the first was launched no more time has passed than this. */
 static void learn_at_most(const struct xpu_tracker *tracker, const struct xpu_marker *marker) {
     double most = (double)(marker->at - (marker->first + tracker->clocks.offset)) + XPU_IDLE_NS;
     if (!marker->gathered && most > 0 && most < (double)marker->ns)
         learn(marker, most, XPU_COST_UNSURE);
 }
 
-/* Work that had ended when its marker was recorded: what passed until then is what it took at most. It is as
- * good as right where the marker was recorded at once, and wrong by as much as the clocks are compared
- * wrongly, which of a kernel of 3 us can be all of it: one such time counts little, in either direction. Were
- * only those believed that are less, it would be learnt in the end to take nothing. */
+/* Work that had ended when its marker was recorded: the time passed until then is the most that it took. It
+ * is as good as right if the marker was recorded at once, and wrong by the error in comparing the clocks,
+ * which can be all of a kernel of 3 us: one such time counts little, in either direction. If only smaller
+ * times were believed, the learnt cost would in the end be zero. */
 static void learn_past(const struct xpu_marker *marker, double took) {
     bool at_once = marker->recorded - marker->last < XPU_IDLE_NS;
     double before = (double)marker->last_ns, least = before / 2, most = 2 * before + 1000;
@@ -153,12 +153,12 @@ static void learn_last(const struct xpu_marker *marker, const struct shown *show
         xpu_cost_learn(marker->last_cost, took, shown->sure);
 }
 
-/* What the launches before this marker have used. Between two markers of a stream that always had work, it is
- * the time that passed, less what others had of it; and where these had nothing, costs are learnt from it.
+/* The use of the launches before this marker. Between two markers of a stream that always had work, it is the
+ * time that passed, less the others' part of it; and if these had nothing, costs are learnt from it.
  *
  * But a stream whose launches come slower than they run has pauses; a thread that lost its processor between
  * a launch and its marker marks an end that is long past; and work whose begin was not marked may have waited
- * for its slice first. Then the time that passed is too much, and what was learnt is used. */
+ * for its slice first. Then the time that passed is too much, and the learnt cost is used. */
 static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
                          const struct xpu_marker *marker) {
     struct shown shown = shown_by(marker, tracker, on);
@@ -170,8 +170,8 @@ static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream 
     if (shown.longer && shown.last > (double)(marker->expected - marker->last) + HIDDEN_NS)
         xpu_cost_watch(marker->last_cost, marker->last);
     if (always_worked && only_this && shown.used > SURE_NS && shown.used > 1.5 * (double)marker->ns) {
-        /* It takes longer than it did: it is neither given back nor learnt from only once nobody else is
-         * there. */
+        /* It takes longer than before: nothing is given back, and this is learnt now, also while other
+         * containers are there. */
         learn(marker, shown.used, XPU_COST_SURE);
         return;
     }
@@ -190,7 +190,7 @@ static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream 
         xpu_measure_take_back(&tracker->measure, shown.used - (double)marker->ns);
 }
 
-/* From here on it is counted what the stream's work uses. */
+/* From here on the use of the stream's work is counted. */
 static void counts_from_here(const struct xpu_tracker *tracker, struct xpu_tracked_stream *on, bool guessed) {
     on->from = tracker->measure.at;
     on->used_before = xpu_measure_used(&tracker->measure);
@@ -277,8 +277,8 @@ static void ends(struct xpu_timeline *timeline, struct xpu_tracker *tracker, str
         begins(tracker, on, on->resumes < at ? on->resumes : at, true);
     xpu_measure_reaches(&tracker->measure, at);
     if (!on->active && marker->mixed) {
-        /* It is not known when this work began. It has used what it was predicted to, unless that was counted
-         * for other streams. */
+        /* It is not known when this work began. It has used its prediction, unless that was counted for other
+         * streams. */
         double missing = (double)marker->ns - (xpu_measure_used(&tracker->measure) - on->used_before);
         begins(tracker, on, at, true);
         if (missing > 0)
@@ -304,7 +304,7 @@ static void ends(struct xpu_timeline *timeline, struct xpu_tracker *tracker, str
         rests_until(timeline, tracker, on, at, marker->first);
 }
 
-/* Launches that no marker follows have taken what they were predicted to. Others may have come since. */
+/* Launches that no marker follows have taken their predicted time. Others may have come since. */
 static void assumed_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
                         struct xpu_tracked_stream *on, int64_t at) {
     xpu_measure_reaches(&tracker->measure, at);
