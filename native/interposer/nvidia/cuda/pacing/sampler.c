@@ -3,7 +3,7 @@
  * asks for a look. It
  *
  *   1. records a probe in the pacer's own stream, which has nothing else to do: it completes at once if the
- *      context has the device, and else when its time slice comes;
+ *      context has the device, and otherwise when its time slice comes;
  *   2. reads the markers and probes that have completed, with their times on the device's clock (timeline.c);
  *   3. goes through them in the order of these times (usage.c, measure.c), up to the oldest probe that is
  *      still out, since from then on it is not known who had the device;
