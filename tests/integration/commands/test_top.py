@@ -173,10 +173,14 @@ def test_what_the_driver_cannot_tell_apart_is_not_known_and_not_nothing(
 @pytest.mark.parametrize(
     ("fails", "got", "told"),
     [
-        ("nvmlDeviceGetProcessUtilization: NVML_ERROR_NO_PERMISSION", None, "does not tell what processes"),
+        (
+            "nvmlDeviceGetProcessUtilization: NVML_ERROR_NO_PERMISSION",
+            None,
+            "does not report the use of each process",
+        ),
         ("nvmlDeviceGetProcessUtilization: NVML_ERROR_NOT_FOUND", 0, None),  # the card is idle
         ("nvmlDeviceGetUtilizationRates: NVML_ERROR_NOT_SUPPORTED", None, "has no sample of this device's"),
-        ("", None, "does not tell what processes"),  # it is gone
+        ("", None, "does not report the use of each process"),  # it is gone
     ],
 )
 def test_what_the_driver_does_not_tell_is_a_dash_with_the_reason(

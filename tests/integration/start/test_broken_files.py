@@ -155,7 +155,7 @@ def test_a_hook_or_shim_that_starts_while_we_are_installed_anew_says_so_in_a_lin
     shim = copy / "lib/xpu-container-runtime/shim.py"
     python.rename(copy / "aside")
     state = b'{"id": "c", "pid": 1, "bundle": "/", "status": "creating"}'
-    todo = "if it is being installed now, start the container again; else install"
+    todo = "if it is being installed now, start the container again; otherwise install"
     todo += " xpu-container-runtime again\n"
     for words in (
         [str(node.hook), "createRuntime"],

@@ -241,7 +241,7 @@ def test_what_mps_cannot_serve_is_refused_with_the_reason(node: Node, bundles: B
     node.sim("2xT4")
     for words, why in (
         (("XPU_MEM=4G", "XPU_COUNT=2"), "mps serves one device a container"),
-        (("XPU_CORES=30", "XPU_SCHED=burst"), "mps has neither XPU_SCHED nor XPU_PRIORITY"),
+        (("XPU_CORES=30", "XPU_SCHED=burst"), "mps supports neither XPU_SCHED nor XPU_PRIORITY"),
     ):
         done = node.run(bundles(MPS, *words))
         assert why in done.stderr, done.stderr
