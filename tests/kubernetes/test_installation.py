@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from support import REPOSITORY, pages
 
@@ -20,7 +19,7 @@ from . import manifests
 from .cluster import IMAGE, NODE
 from .conftest import Pods
 from .daemons import until
-from .installation import TOOLS, InstalledCluster
+from .installation import InstalledCluster
 from .objects import container, pod
 
 LABEL, REMOVAL = "yoyoworks.com/xpu.runtime", "yoyoworks.com/xpu.removal"
@@ -122,8 +121,8 @@ class Installation:
         self.cluster.kubectl(*words, text=self.cluster.manifests())
 
     def uninstall(self) -> None:
-        """By the folder of that name, which finds what is left on nodes."""
-        text = self.cluster.manifests("uninstall")
+        """By the file of that name, which finds what is left on nodes."""
+        text = self.cluster.uninstall()
         self.cluster.kubectl("apply", "-f", "-", text=text)
         status = ("rollout", "status", "daemonset/xpu-uninstall", _PATIENCE)
         self.cluster.kubectl("--namespace", "xpu-uninstall", *status)
@@ -216,17 +215,7 @@ def test_the_runtime_goes_when_everything_is_deleted_at_once(installation: Insta
 
 
 def test_helms_hook_waits_until_the_runtime_is_gone(installation: Installation) -> None:
-    chart = str(manifests.FOLDER / "chart")
-    helm: list[str | Path] = [TOOLS / "helm", "template", "xpu", chart, "--namespace", manifests.NAMESPACE]
-    helm += ["--set", "image.repository=xpu-kubernetes"]
-    done = subprocess.run(helm, capture_output=True, text=True, check=True)
-    hooks = [
-        each
-        for each in yaml.safe_load_all(done.stdout)
-        if each and "pre-delete" in each["metadata"].get("annotations", {}).get("helm.sh/hook", "")
-    ]
-    assert [each["kind"] for each in hooks].count("Job") == 1
-    text = yaml.safe_dump_all(installation.cluster.changed(each) for each in hooks)
+    text = installation.cluster.hooks()
 
     installation.kubectl("apply", "-f", "-", text=text)
     installation.kubectl("wait", "--for=condition=complete", "job/xpu-uninstall", _PATIENCE)
@@ -249,7 +238,8 @@ class Reader:
         cluster.ctr("image", "tag", "--force", IMAGE, self._IMAGE)
         (folder / "packaging").symlink_to(REPOSITORY / "packaging")
         kubeconfig = cluster.folder / "admin.kubeconfig"
-        self._environ = {**os.environ, "PATH": f"{TOOLS}:{os.environ['PATH']}", "KUBECONFIG": str(kubeconfig)}
+        path = f"{manifests.TOOLS}:{os.environ['PATH']}"
+        self._environ = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
 
     def follow(self, step: pages.File | pages.Command) -> None:
         """Fails where a command prints something else."""
@@ -267,8 +257,8 @@ class Reader:
     def _say(self, words: str) -> str:
         installation = self._installation
         *verb, name = words.split()
-        if verb == ["kubectl", "apply", "-k"]:
-            text = installation.cluster.manifests(str(self._folder / name))
+        if words == "kubectl apply -f xpu.yaml":
+            text = installation.cluster.as_applied((self._folder / "xpu.yaml").read_text())
             said = installation.cluster.kubectl("apply", "-f", "-", text=text)
             installation.wait_until_set_up()
             installation.wait(lambda: installation.offered() == _OFFERED, "the node offers its slices")
@@ -278,7 +268,8 @@ class Reader:
             # The API server has no certificate to ask this kubelet with.
             return installation.pods.log(name)
         done = subprocess.run(
-            ["sh", "-c", words], cwd=self._folder, env=self._environ, timeout=120, text=True,
+            ["sh", "-c", words.replace("REGISTRY", "registry.invalid")],
+            cwd=self._folder, env=self._environ, timeout=120, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         return done.stdout

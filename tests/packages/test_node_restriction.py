@@ -1,30 +1,36 @@
 """The admission policy by which xpu-node's pods change only the node that they are on: its CEL is evaluated.
 
-No API server here is new enough for admission policies; cel-python evaluates the same language. That
-kustomize and helm make the same policy, and that the API takes it, is test_manifests' to show.
+No API server here is new enough for admission policies; cel-python evaluates the same language. That the
+API takes the policy is test_manifests' to show.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import celpy
 import pytest
-import yaml
 from celpy.adapter import json_to_cel
 from celpy.evaluation import CELEvalError
 
-from support import REPOSITORY
+from .chart import rendered
 
-POLICY = REPOSITORY / "packaging/kubernetes/components/node-restriction/policy.yaml"
 #: Where an API server says which node the pod with a token is on; since 1.30 (KEP-4193).
 ON_NODE = "authentication.kubernetes.io/node-name"
+
+
+@functools.cache
+def _policy() -> dict[str, Any]:
+    (found,) = (each for each in rendered() if each["kind"] == "ValidatingAdmissionPolicy")
+    spec: dict[str, Any] = found["spec"]
+    return spec
 
 
 def is_allowed(changed: str, username: str, extra: dict[str, list[str]] | None) -> bool:
     """What an API server answers to a change of the node with that name: all conditions decide whether the
     policy is asked, and all validations must agree; an error of either denies (failurePolicy: Fail)."""
-    spec = next(yaml.safe_load_all(POLICY.read_text()))["spec"]
+    spec = _policy()
     user: dict[str, Any] = {"username": username, **({} if extra is None else {"extra": extra})}
     variables = {
         "request": json_to_cel({"userInfo": user}),

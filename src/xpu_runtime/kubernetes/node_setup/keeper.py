@@ -5,7 +5,7 @@ only the last two are reasons to take the runtime from the node. So the API is a
 may not see the DaemonSet any more has lost its rights because they are removed with it. If its token is
 refused, it may be in the same case, or may have been deleted by force, as a token ends with its pod's object:
 then another pod comes in its place and installs the runtime, and that installation is left alone. If the API
-does not answer, nothing is removed; packaging/kubernetes/uninstall is for that case. setup.py removes.
+does not answer, nothing is removed; packaging/kubernetes/uninstall.yaml is for that case. setup.py removes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xpu_runtime.kubernetes.node_setup.host import say
 
 #: Set by `label` where the runtime is installed: the RuntimeClass sends pods there.
 LABEL = "yoyoworks.com/xpu.runtime"
-#: `pending` where a part of the runtime stays: packaging/kubernetes/uninstall looks for it.
+#: `pending` where a part of the runtime stays: packaging/kubernetes/uninstall.yaml looks for it.
 REMOVAL = "yoyoworks.com/xpu.removal"
 _OURS = "yoyoworks.com/xpu"
 #: The label's value on a node that we are kept off, and the place of a DaemonSet's affinity.

@@ -2,7 +2,7 @@
 
 Running containers use the installed programs, and when the last of them ends our pods may be gone from the
 cluster. The timer asks each minute, over reboots too, and removes itself with the rest. A node without
-systemd keeps the tree until packaging/kubernetes/uninstall is applied when they have ended.
+systemd keeps the tree until packaging/kubernetes/uninstall.yaml is applied when they have ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def schedule(prefix: str) -> bool:
     """Has the node's systemd finish the removal when that can be done; False, and says so, where there is
     none."""
     if not has_systemd():
-        say("the node has no systemd: apply packaging/kubernetes/uninstall when they have ended", error=True)
+        then = "apply packaging/kubernetes/uninstall.yaml when they have ended"
+        say(f"the node has no systemd: {then}", error=True)
         return False
     # Not by its file, which may be the only trace of a call that was killed.
     with contextlib.suppress(ConfigError):

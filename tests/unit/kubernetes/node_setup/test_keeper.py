@@ -66,8 +66,9 @@ def test_a_pod_tells_removal_from_update_and_takes_nothing_away_in_doubt(
 def test_a_node_that_somebody_keeps_us_off_loses_the_runtime(
     answers: Answers, api: Api, node: tuple[int, Any], removed: bool
 ) -> None:
-    (daemonset,) = yaml.safe_load_all((REPOSITORY / "packaging/kubernetes/base/node.yaml").read_text())
-    answers.answers["GET", _DAEMONSET] = 200, daemonset
+    text = (REPOSITORY / "packaging/kubernetes/chart/node-affinity.yaml").read_text()
+    pod = {"spec": {"affinity": yaml.safe_load(text)}}
+    answers.answers["GET", _DAEMONSET] = 200, {"metadata": {}, "spec": {"template": pod}}
     answers.answers["GET", _NODE] = node
 
     assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is removed

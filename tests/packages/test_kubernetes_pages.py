@@ -1,0 +1,77 @@
+"""What the pages on Kubernetes say of reasons, labels, versions and commands is what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+
+import yaml
+
+from support import REPOSITORY
+from xpu_runtime import version
+from xpu_runtime.kubernetes.device_plugin.node import LABELS
+from xpu_runtime.kubernetes.device_plugin.offer import Card, units
+from xpu_runtime.kubernetes.node_setup import keeper
+from xpu_runtime.kubernetes.resources import Resources
+
+from .chart import (
+    MANIFESTS,
+    documents,
+    ours,
+)
+
+
+def test_what_the_plugin_says_of_pods_is_in_the_page() -> None:
+    page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
+    source = "".join(each.read_text() for each in (REPOSITORY / "src/xpu_runtime/kubernetes").rglob("*.py"))
+    reasons = set(re.findall(r'"(XPU[A-Z][a-z]\w*)"', source))
+
+    assert reasons == {"XPUReserved", "XPURefused", "XPUNoRuntimeClass"}
+    assert [each for each in reasons if f"`{each}" not in page] == []
+
+
+def test_the_page_has_each_label_that_a_node_gets() -> None:
+    page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
+
+    given = [
+        *(f"xpu.{name}" for name in LABELS),
+        keeper.LABEL.partition("/")[2],
+        keeper.REMOVAL.partition("/")[2],
+    ]
+
+    assert [name for name in given if f"`{name}`" not in page] == []
+
+
+def test_what_the_page_expects_a_node_to_offer_is_what_it_offers() -> None:
+    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+    (mib,) = re.findall(r"^    gpu-1 .* (\d+)/\1 MiB ", page, re.MULTILINE)
+    resources = Resources()
+    card = Card("GPU-0", int(mib) << 20, int(mib) << 20)
+
+    offered = {name: str(units(name, card, resources)) for name in sorted(resources.names)}
+
+    assert json.dumps(offered, separators=(",", ":"))[1:] in page
+
+
+def test_versions_are_ours() -> None:
+    chart = yaml.safe_load((MANIFESTS / "chart" / "Chart.yaml").read_text())
+
+    assert {chart["version"], chart["appVersion"]} == {version.VERSION}
+
+
+def test_what_the_page_uninstalls_with_is_the_image_of_one_s_registry() -> None:
+    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+    (line,) = re.findall(r"^ *(sed .*?uninstall\.yaml)", page, re.MULTILINE)
+
+    done = subprocess.run(
+        ["sh", "-euc", line.replace("REGISTRY", "registry.example.com:5000/gpus")],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ours(documents(done.stdout)) == {
+        f"registry.example.com:5000/gpus/xpu-kubernetes:{version.VERSION}"
+    }
