@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from typing import Any
 
 from support import GIB
 
@@ -52,18 +50,6 @@ def test_two_devices_of_one_container_are_those_that_were_signed(
     until(lambda: pods.log("two").count("of 4096 MiB") == 2, "it has seen both")
 
 
-def create_forged(pods: Pods, name: str, **changes: Any) -> None:
-    """A pod that somebody puts on the node past the scheduler, with an assignment made from a real one."""
-    pods.create(pod("victim", container(limits={MEMORY: 4})))
-    real = pods.wait("victim", "Running")["metadata"]["annotations"][ASSIGNMENT]
-    version, key, payload, mac = real.split(".")
-    if changes:
-        said = {**json.loads(base64.urlsafe_b64decode(payload + "==")), **changes}
-        payload = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
-    text = ".".join((version, key, payload, mac))
-    pods.create(pod(name, container(limits={MEMORY: 4}), annotations={ASSIGNMENT: text}, nodeName=NODE))
-
-
 def is_refused(pods: Pods, name: str, text: str) -> None:
     """Waits until `kubectl describe` shows `text` of a pod: in its state, its container's, or its events."""
 
@@ -72,18 +58,6 @@ def is_refused(pods: Pods, name: str, text: str) -> None:
 
     until(lambda: text in told(), f"it is said of {name}: {text}", explain=told)
     assert "running" not in str(pods.api.pod(name)["status"].get("containerStatuses"))
-
-
-def test_another_pods_assignment_is_refused(assigned: DevicePlugin, cluster: Cluster, pods: Pods) -> None:
-    create_forged(pods, "copied")
-    is_refused(pods, "copied", "another pod")
-    assert sum(granted(cluster).values()) == 4 * GIB
-
-
-def test_a_changed_assignment_is_refused(assigned: DevicePlugin, cluster: Cluster, pods: Pods) -> None:
-    create_forged(pods, "changed", containers={"main": [["GPU-0", None, None]]})
-    is_refused(pods, "changed", "forged")
-    assert sum(granted(cluster).values()) == 4 * GIB
 
 
 def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(
@@ -103,26 +77,6 @@ def test_a_pod_without_limits_that_asks_by_a_variable_gets_nothing(
     pods.create(pod("sly", container(env={"XPU_VISIBLE_DEVICES": "all"})))
     is_refused(pods, "sly", "resources.limits")
     assert granted(cluster) == {}
-
-
-def test_what_an_image_for_cuda_sets_asks_for_nothing(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
-    image, lists = {"NVIDIA_VISIBLE_DEVICES": "all"}, ("sh", "-c", "ls /dev; exec sleep 1000")
-    main = container(env=image, limits={MEMORY: 4})
-    beside = container(*lists, name="beside", env=image)
-    first = container("true", name="first", env=image)
-    pods.create(pod("web", main, beside, initContainers=[first]))
-    pods.create(pod("none", container(*lists, env=image)))
-
-    def seen(name: str, its: str) -> str:
-        pods.wait(name, "Running")
-        until(lambda: "null" in pods.log(name, its), "it has listed its devices")
-        return pods.log(name, its)
-
-    assert "nvidia" not in seen("web", "beside") + seen("none", "main")
-    (entry,) = cluster.node.json("ps")
-    assert entry["memory_bytes"] == 4 * GIB
 
 
 def test_fifty_pods_at_once_run_each_with_its_own_and_nothing_is_given_twice(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 from support import GIB
@@ -30,42 +29,6 @@ def test_ten_do_not_fit_where_eight_and_eight_are_free_and_the_event_says_so(
     assert "8 GiB" in reasons, reasons
 
 
-def test_more_than_any_card_has_waits_with_the_most_that_can_be_asked(
-    extender: Extender, simulated: SimulatedNodes, pods: Pods
-) -> None:
-    (node,) = simulated.create(1, (15, 15))
-    pods.create(pod("sixteen", container(limits={MEMORY: 16}), **on(node)))
-    reasons = pods.wait_for_reason("sixteen", "16 GiB asked")
-    assert "15 GiB" in reasons, reasons
-
-
-def test_fifty_pods_at_once_get_what_there_is_and_nothing_twice(
-    extender: Extender, simulated: SimulatedNodes, pods: Pods
-) -> None:
-    (node,) = simulated.create(1, (15, 15, 15, 5))
-    wanted = container(limits={MEMORY: 1, CORES: 5})
-    create_pods(pods.api, [pod(f"small-{at}", wanted, **on(node)) for at in range(51)])
-    memory, cores = given(pods.wait_until_bound(50))
-    assert sorted(memory.values()) == [5 * GIB, 15 * GIB, 15 * GIB, 15 * GIB]
-    assert max(cores.values()) <= 100
-
-
-def test_an_extender_that_was_restarted_knows_what_it_had_given(
-    extender: Extender, simulated: SimulatedNodes, pods: Pods
-) -> None:
-    (node,) = simulated.create(1, (15, 15))
-    for name in ("one", "other"):
-        pods.create(pod(name, container(limits={MEMORY: 8}), **on(node)))
-    pods.wait_until_bound(2)
-    extender.daemon.stop(signal.SIGKILL)
-    extender.daemon.start()
-    pods.create(pod("too-large", container(limits={MEMORY: 10}), **on(node)))
-    assert "7 GiB" in pods.wait_for_reason("too-large", "10 GiB asked")
-    pods.create(pod("fits", container(limits={MEMORY: 7}), **on(node)))
-    memory, _ = given(pods.wait_until_bound(3))
-    assert sorted(memory.values()) == [8 * GIB, 15 * GIB]
-
-
 def test_while_the_extender_is_down_who_asks_waits_with_an_event_and_others_do_not(
     extender: Extender, simulated: SimulatedNodes, pods: Pods
 ) -> None:
@@ -82,27 +45,6 @@ def test_while_the_extender_is_down_who_asks_waits_with_an_event_and_others_do_n
     # This scheduler tries again what has failed after a minute, or when something changes on a node.
     pods.api.patch_node(node, {"metadata": {"labels": {"test.invalid/changed": ""}}})
     pods.wait_until_bound(2)
-
-
-def test_each_device_of_several_gets_its_part(
-    extender: Extender, simulated: SimulatedNodes, pods: Pods
-) -> None:
-    (node,) = simulated.create(1, (15, 15, 15))
-    spread = {"yoyoworks.com/xpu-count": "2"}
-    pods.create(pod("two", container(limits={MEMORY: 20, CORES: 60}), annotations=spread, **on(node)))
-    memory, cores = given(pods.wait_until_bound(1))
-    assert list(memory.values()) == [10 * GIB] * 2 and list(cores.values()) == [30] * 2
-
-
-def test_the_names_of_another_system_mean_the_same(
-    extender: Extender, simulated: SimulatedNodes, pods: Pods
-) -> None:
-    (node,) = simulated.create(1, (15, 15))
-    limits = {"aliyun.com/gpu-mem": 10, "aliyun.com/gpu-core.percentage": 30}
-    pods.create(pod("theirs", container(limits=limits), **on(node)))
-    pods.create(pod("ours", container(limits={MEMORY: 10, CORES: 30}), **on(node)))
-    memory, _ = given(pods.wait_until_bound(2))
-    assert list(memory.values()) == [10 * GIB] * 2
 
 
 def test_members_of_a_group_are_bound_where_their_places_are_held_and_one_too_many_waits(
