@@ -29,7 +29,6 @@ _SYSTEMCTL = """#!/bin/sh
 case "$*" in
 "reload docker") kill -HUP "$(pidof dockerd)" && sleep 1 ;;
 "start xpu-agent"|"enable --now xpu-agent") xpu agent > /run/agent.log 2>&1 & sleep 1 ;;
-"restart xpu-agent") pkill -f 'xpu agent'; xpu agent > /run/agent.log 2>&1 & sleep 1 ;;
 "stop xpu-agent") kill "$(cat /run/agent.pid)" ;;
 *) echo "systemctl $*: not on this machine" >&2; exit 1 ;;
 esac
