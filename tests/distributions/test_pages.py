@@ -96,7 +96,7 @@ class Reader(Docker):
             text = step.text.replace("    runtime: xpu\n", "    runtime: xpu\n    network_mode: none\n")
             self.machine.path(str(Path(self._HOME, step.name))).write_text(text)
             return
-        environ = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+        environ = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1", "DEBIAN_FRONTEND": "noninteractive"}
         said = self.machine.run("sh", "-c", step.words, timeout=300, environ=environ).stdout
         assert pages.matches(said, step.prints), f"# {step.words}\n{said}\n\nthe page has\n{step.prints}"
 
