@@ -20,6 +20,7 @@ from xpu_runtime.ledger.grants import CORES
 from xpu_runtime.limits import folders, interposed
 from xpu_runtime.limits.backend import SOFT, Detail, Offer, held
 from xpu_runtime.limits.backends.library import Library, QuotaChange, cannot_see, unavailable
+from xpu_runtime.linux import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,11 +98,11 @@ class Mps(Library):
         place = folders.of(grant)
         page = bytearray(_SIZE)
         page[:8] = _MAGIC
-        ((percent, pinned),) = [_of_process(grant, position) for position in range(len(grant.slices))]
+        percent, pinned = _granted(grant)
         page[_PERCENT_AT:_PINNED_AT] = percent.to_bytes(4, "little")
-        page[_PINNED_AT : _PINNED_AT + 4] = pinned.to_bytes(4, "little")
+        page[_PINNED_AT:_DECIDED_AT] = pinned.to_bytes(4, "little")
         try:
-            _write(os.path.join(place, _LIMITS), bytes(page))
+            files.write_atomic(os.path.join(place, _LIMITS), bytes(page))
         except OSError as error:
             raise ApplyError(f"cannot write {place}/{_LIMITS}: {error.strerror}") from error
 
@@ -132,7 +133,7 @@ class Mps(Library):
                 third=_has_namespaces(inventory, grant),
             )
         try:
-            _write(os.path.join(folders.of(grant), _SERVER), str(server).encode())
+            files.write_atomic(os.path.join(folders.of(grant), _SERVER), str(server).encode())
             if daemon.has_namespaces:
                 _store(folders.of(grant), _DECIDED_AT, 1)
         except OSError as error:
@@ -193,7 +194,7 @@ class Mps(Library):
         daemon = _daemon(grant.slices[0].device_uuid)
         control, server = daemon.find()
         try:
-            percentage = _percent(place) or None
+            percentage = _kept(place)[0] or None
         except OSError:
             percentage = None
         value: MpsJson = {
@@ -221,7 +222,7 @@ class _Change(QuotaChange):
         super().set(position, kind, value)
         if kind != CORES:
             _store(place, _PINNED_AT, value >> 20)
-        elif value > _percent(place):
+        elif value > _kept(place)[0]:
             _store(place, _PERCENT_AT, value)
         daemon = _daemon(self._grant.slices[position].device_uuid)
         if daemon.has_namespaces and daemon.find()[0] is not None:
@@ -257,25 +258,30 @@ def _cannot_serve(request: Request) -> str | None:
     return None
 
 
-def _of_process(grant: Grant, position: int) -> tuple[int, int]:
-    """Percent and MiB that each process gets; 0: no limit."""
-    limits = {kind: value for at, kind, value in held(grant, NAME) if at == position}
+def _granted(grant: Grant) -> tuple[int, int]:
+    """Percent and MiB that each process may have; 0: no limit."""
+    limits = {kind: value for _, kind, value in held(grant, NAME)}
     memory = next((value for kind, value in limits.items() if kind != CORES), 0)
     return limits.get(CORES, 0), memory >> 20
+
+
+def _kept(place: str) -> tuple[int, int]:
+    """The limits of each process that starts now, as `_granted`; OSError."""
+    page = files.read(os.path.join(place, _LIMITS), _SIZE)
+    return (
+        int.from_bytes(page[_PERCENT_AT:_PINNED_AT], "little"),
+        int.from_bytes(page[_PINNED_AT:_DECIDED_AT], "little"),
+    )
 
 
 def _namespace(grant: Grant) -> Namespace:
     """The limits of its processes now; before it is prepared, those that they will get."""
     from xpu_runtime.limits.mps_namespaces import Namespace
 
-    ((percent, pinned),) = [_of_process(grant, position) for position in range(len(grant.slices))]
     try:
-        with open(os.path.join(folders.of(grant), _LIMITS), "rb") as file:
-            page = file.read(_SIZE)
-        percent = int.from_bytes(page[_PERCENT_AT:_PINNED_AT], "little")
-        pinned = int.from_bytes(page[_PINNED_AT:_DECIDED_AT], "little")
+        percent, pinned = _kept(folders.of(grant))
     except OSError:
-        pass
+        percent, pinned = _granted(grant)
     return Namespace(f"grant_{grant.id}", percent, pinned)
 
 
@@ -339,12 +345,6 @@ def _program_of_node() -> str | None:
         return None
 
 
-def _percent(place: str) -> int:
-    """The percentage of each process that starts now; OSError."""
-    with open(os.path.join(place, _LIMITS), "rb") as file:
-        return int.from_bytes(file.read(_SIZE)[_PERCENT_AT:_PINNED_AT], "little")
-
-
 def _store(place: str, at: int, value: int) -> None:
     """Writes a field: one write(2) of 4 aligned bytes."""
     path = os.path.join(place, _LIMITS)
@@ -367,13 +367,3 @@ def _first_server(grant: Grant) -> Process | None:
             return Process(int(pid), int(started))
     except (OSError, ValueError):
         return None
-
-
-def _write(path: str, content: bytes) -> None:
-    """Writes a file that the container can read; OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        os.fchmod(fd, 0o644)  # whatever the umask is
-        os.write(fd, content)
-    finally:
-        os.close(fd)
