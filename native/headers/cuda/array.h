@@ -13,8 +13,6 @@ typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef enum CUresourcetype_enum {
     CU_RESOURCE_TYPE_ARRAY = 0,
     CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1,
-    CU_RESOURCE_TYPE_LINEAR = 2,
-    CU_RESOURCE_TYPE_PITCH2D = 3,
 } CUresourcetype;
 
 typedef enum CUarray_format_enum {
@@ -35,11 +33,7 @@ typedef enum CUarray_format_enum {
 
 enum {
     CUDA_ARRAY3D_LAYERED = 0x01,
-    CUDA_ARRAY3D_SURFACE_LDST = 0x02,
     CUDA_ARRAY3D_CUBEMAP = 0x04,
-    CUDA_ARRAY3D_TEXTURE_GATHER = 0x08,
-    CUDA_ARRAY3D_DEPTH_TEXTURE = 0x10,
-    CUDA_ARRAY3D_COLOR_ATTACHMENT = 0x20,
     CUDA_ARRAY3D_SPARSE = 0x40,
     CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
 };

@@ -13,12 +13,10 @@ typedef uint32_t cuuint32_t;
 typedef cuuint32_t CUlogicalEndpointId;
 
 typedef enum CUlogicalEndpointIpcHandleType_enum {
-    CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE = 0,
     CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC = 1,
 } CUlogicalEndpointIpcHandleType;
 
 typedef enum CUlogicalEndpointType_enum {
-    CU_LOGICAL_ENDPOINT_TYPE_INVALID = 0,
     CU_LOGICAL_ENDPOINT_TYPE_UNICAST = 1,
     CU_LOGICAL_ENDPOINT_TYPE_MULTICAST = 2,
 } CUlogicalEndpointType;

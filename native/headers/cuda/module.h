@@ -16,12 +16,6 @@ typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *user_da
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
 
 typedef enum CUjitInputType_enum {
-    CU_JIT_INPUT_CUBIN = 0,
-    CU_JIT_INPUT_PTX = 1,
-    CU_JIT_INPUT_FATBINARY = 2,
-    CU_JIT_INPUT_OBJECT = 3,
-    CU_JIT_INPUT_LIBRARY = 4,
-    CU_JIT_INPUT_NVVM = 5,
     CU_JIT_NUM_INPUT_TYPES = 6,
 } CUjitInputType;
 
@@ -42,25 +36,20 @@ typedef enum CUmoduleLoadingMode_enum {
 
 typedef enum CUfunctionLoadingState_enum {
     CU_FUNCTION_LOADING_STATE_UNLOADED = 0,
-    CU_FUNCTION_LOADING_STATE_LOADED = 1,
 } CUfunctionLoadingState;
 
 typedef enum CUlibraryOption_enum {
     CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0,
-    CU_LIBRARY_BINARY_IS_PRESERVED = 1,
 } CUlibraryOption;
 
 typedef enum CUfunction_attribute_enum {
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
-    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
     CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
     CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
     CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6,
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
     CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH = 11,
-    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT = 12,
-    CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH = 13,
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
     CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
     CU_FUNC_ATTRIBUTE_MAX = 18,
@@ -68,15 +57,10 @@ typedef enum CUfunction_attribute_enum {
 
 typedef enum CUfunc_cache_enum {
     CU_FUNC_CACHE_PREFER_NONE = 0,
-    CU_FUNC_CACHE_PREFER_SHARED = 1,
-    CU_FUNC_CACHE_PREFER_L1 = 2,
-    CU_FUNC_CACHE_PREFER_EQUAL = 3,
 } CUfunc_cache;
 
 typedef enum CUsharedconfig_enum {
     CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE = 0,
-    CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE = 1,
-    CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE = 2,
 } CUsharedconfig;
 
 typedef enum CUlaunchAttributeID_enum {
@@ -84,7 +68,6 @@ typedef enum CUlaunchAttributeID_enum {
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
-    CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
 } CUlaunchAttributeID;
 
 typedef union CUlaunchAttributeValue_union {

@@ -27,7 +27,6 @@ typedef enum CUstreamCaptureMode_enum {
 } CUstreamCaptureMode;
 
 typedef enum CUstreamUpdateCaptureDependencies_flags_enum {
-    CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0,
     CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1,
 } CUstreamUpdateCaptureDependencies_flags;
 

@@ -24,7 +24,6 @@ typedef enum CUmemLocationType_enum {
 } CUmemLocationType;
 
 typedef enum CUmemAllocationType_enum {
-    CU_MEM_ALLOCATION_TYPE_INVALID = 0,
     CU_MEM_ALLOCATION_TYPE_PINNED = 1,
     CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
 } CUmemAllocationType;
@@ -32,25 +31,18 @@ typedef enum CUmemAllocationType_enum {
 typedef enum CUmemAllocationHandleType_enum {
     CU_MEM_HANDLE_TYPE_NONE = 0,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
-    CU_MEM_HANDLE_TYPE_WIN32 = 2,
-    CU_MEM_HANDLE_TYPE_WIN32_KMT = 4,
-    CU_MEM_HANDLE_TYPE_FABRIC = 8,
 } CUmemAllocationHandleType;
 
 typedef enum CUmemAccess_flags_enum {
-    CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
-    CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 } CUmemAccess_flags;
 
 typedef enum CUmemAllocationGranularity_flags_enum {
-    CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
     CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
 } CUmemAllocationGranularity_flags;
 
 typedef enum CUmemPool_attribute_enum {
     CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
-    CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
     CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
@@ -73,7 +65,6 @@ typedef enum CUarraySparseSubresourceType_enum {
 
 typedef enum CUexternalMemoryHandleType_enum {
     CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
-    CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF = 8,
 } CUexternalMemoryHandleType;
 
 enum { CU_MEM_CREATE_USAGE_TILE_POOL = 1 };
@@ -249,7 +240,6 @@ typedef struct CUmulticastObjectProp_st {
 } CUmulticastObjectProp;
 
 typedef enum CUmulticastGranularity_flags_enum {
-    CU_MULTICAST_GRANULARITY_MINIMUM = 0,
     CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,
 } CUmulticastGranularity_flags;
 #endif
