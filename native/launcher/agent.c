@@ -1,6 +1,6 @@
 /*
- * Whatever goes wrong before "go" is no error: without the agent a start only takes longer. The time-outs are
- * for an agent that hangs; a busy one serves a start in some milliseconds, and others wait in its queue.
+ * A failure before "go" is no error: without the agent a start only takes longer. The time-outs are for an
+ * agent that hangs; a busy one serves a start in some milliseconds, and others wait in its queue.
  */
 #include "agent.h"
 

@@ -4,15 +4,15 @@
  *
  * Over the socket RUN_DIR/start.sock go messages (SOCK_SEQPACKET) of texts that end with a 0: we ask, the
  * worker says that it is ready, we say go, it answers or declines. So until "go" nothing has been done, and
- * whoever asked may do the same without the agent. After that a lost worker may have done any part of it. Of
- * a container's end any part may be done again.
+ * the asking process may do the same without the agent. After that a lost worker may have done any part of
+ * it. Of a container's end any part may be done again.
  */
 #ifndef XPU_LAUNCHER_AGENT_H
 #define XPU_LAUNCHER_AGENT_H
 
 enum agent_outcome {
     AGENT_NONE, /* there is none, or it declines: nothing was done */
-    AGENT_LOST, /* it began, and nobody knows how far it came */
+    AGENT_LOST, /* it began, and its progress is unknown */
     AGENT_DONE
 };
 

@@ -208,7 +208,7 @@ static const char *next_reordered(struct words *w) {
     return NULL;
 }
 
-/* runc's exec and ps leave the words as they are (SkipArgReorder): what comes behind the id is the process's,
+/* runc's exec and ps leave the words as they are (SkipArgReorder): the words behind the id are the process's,
  * or ps(1)'s. */
 static const char *next(struct words *w) {
     if (!(w->where & (GLOBAL | EXEC | PS)))

@@ -3,8 +3,8 @@
  *
  * runc 1.x parses with urfave/cli v1 over Go's flag package: `-x` and `--x` are the same, a value follows an
  * equals sign or is the next word, and the first word that is no option is the subcommand. This is the only
- * place that knows these rules: the shim is told what was read here (handover.h). tests/integration/launcher
- * compares with the real runc and crun.
+ * place that knows these rules: the shim gets the result (handover.h). tests/integration/launcher compares
+ * with the real runc and crun.
  */
 #ifndef XPU_LAUNCHER_ARGV_H
 #define XPU_LAUNCHER_ARGV_H
@@ -18,7 +18,7 @@ struct invocation {
     /* It is for a container that was created before, and only options that we know are in it. */
     bool refers;
     const char *subcommand; /* NULL: none, or the words before it make no sense */
-    const char *id;         /* of create, run and restore where there is exactly one, or of what refers */
+    const char *id;         /* of create, run and restore if there is exactly one, or if `refers` */
     const char *root;       /* the folder of the low-level runtime's state, as given; NULL or "": its own */
     const char *bundle;     /* as given; NULL or "": the working directory */
     const char *config;     /* the spec file, where the runtime can be given one; else NULL */

@@ -1,8 +1,8 @@
 /*
  * A record is a symlink, whose target is the text: it is there whole or not at all after one system call, and
- * read by another. It lies in a fixed folder, as what it tells of is how to find the others. Its name is a
- * number made of the container's id and the runtime's root folder, and the text has both. Python reads
- * it too (src/xpu_runtime/start/created.py).
+ * read by another. It lies in a fixed folder, as its text tells how to find the other folders. Its name is a
+ * number made of the container's id and the runtime's root folder, and the text has both. Python reads it too
+ * (src/xpu_runtime/start/created.py).
  */
 #include "created.h"
 
@@ -73,7 +73,7 @@ static bool add_names(char found[PATH_MAX], const char *rest) {
 }
 
 /* The runtime's root folder by its true name: /var/run/x and /run/x are one. The first container is created
- * before it is there, so that what is missing of it is named as it will be. */
+ * before the folder is there, so the missing part of its path is named as it will be. */
 static bool true_root(const char *root, char found[PATH_MAX]) {
     char path[PATH_MAX];
     if (!absolute(root != NULL ? root : "", path))
@@ -183,8 +183,8 @@ static bool write_text(struct record *record, const struct invocation *line, con
     return written > 0 && (size_t)written < sizeof record->text && ends == LINES - 1;
 }
 
-/* Whether the runtime at `program` says that it has the container, or says nothing in time: what is not known
- * to be gone may be there. */
+/* Whether the runtime at `program` says that it has the container, or says nothing in time: a container that
+ * is not known to be gone may be there. */
 static bool has_container(const char *program, const struct invocation *line) {
     bool has_root = line->root != NULL && *line->root != '\0';
     const char *in_root[] = {program, "--root", line->root, "state", line->id, NULL};
@@ -215,13 +215,13 @@ static bool has_container(const char *program, const struct invocation *line) {
 
 static bool make_folder(void) {
     if (mkdir(parent, 0755) == 0)
-        chmod(parent, 0755); /* whatever the engine's umask is */
+        chmod(parent, 0755); /* with any umask of the engine */
     return mkdir(folder, 0700) == 0 || errno == EEXIST;
 }
 
 /* False with EEXIST where there is one already. */
 static bool put(const struct record *record) {
-    enum { TRIES = 5 }; /* whoever forgets the last record takes the folders away */
+    enum { TRIES = 5 }; /* the process that forgets the last record removes the folders */
     for (int i = 0; i < TRIES; i++)
         if (symlink(record->text, record->path) == 0)
             return true;

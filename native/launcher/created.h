@@ -1,5 +1,5 @@
 /*
- * What a container was created with: the low-level runtime, XPU_CONFIG and XPU_RUN_DIR.
+ * The settings at a container's creation: the low-level runtime, XPU_CONFIG and XPU_RUN_DIR.
  *
  * Only the runtime that has created a container knows it, and which one new containers get may have changed
  * since: another configuration, another program installed, an engine that gives its later commands another

@@ -1,5 +1,5 @@
 /*
- * What the launcher tells the shim of the command line, as one word before the runtime's own.
+ * The launcher's reading of the command line, for the shim, as one word before the runtime's own.
  *
  * Values are told as places in the runtime's words, so that nothing is copied or quoted, and so that the shim
  * can put another value in the place of one. src/xpu_runtime/oci/argv.py reads this.

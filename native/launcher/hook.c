@@ -23,7 +23,7 @@ enum {
     MOST_STATE = 64 * 1024,
     /* It has some kilobytes. The hook in Python reads no more than this (oci/state.py). */
     MOST_READ = 128 << 20,
-    /* A pipe takes so much whatever its size is (pipe(7)). */
+    /* A pipe of any size takes this much (pipe(7)). */
     MOST_PIPED = 4096
 };
 
@@ -60,7 +60,7 @@ static bool put_back_in_pipe(const char *text, size_t size) {
     return kept;
 }
 
-/* The same for a larger one, with what is left of it. */
+/* The same for a larger one, with the rest of it. */
 static bool put_back_in_file(const char *text, size_t size) {
     static char more[MOST_STATE];
     int fd = memfd_create("state", MFD_CLOEXEC);
@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
             outcome = agent_ask("hook", lib, argc, words, &answer);
         }
         if (outcome == AGENT_DONE) {
-            signal(SIGPIPE, SIG_IGN); /* nobody may read it: what was done is done */
+            signal(SIGPIPE, SIG_IGN); /* it may have no reader: the work is done already */
             write_all(STDERR_FILENO, answer.text, strlen(answer.text));
             return answer.status;
         }

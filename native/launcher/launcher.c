@@ -1,14 +1,14 @@
 /*
- * xpu-container-runtime: what an engine runs in place of runc.
+ * xpu-container-runtime: engines run it in place of runc.
  *
- * Most of what engines ask for (state, start, kill, exec, and containers without an accelerator) is the
+ * Most of an engine's calls (state, start, kill, exec, and containers without an accelerator) are the
  * low-level runtime's alone, so this program becomes that runtime at once, with arguments, environment, file
  * descriptors and signals as they came. For a container that has a record (created.h) it is the runtime of
  * then, with XPU_CONFIG and XPU_RUN_DIR as they were then, and a delete is a child's: the record goes once
- * that has succeeded. A container that may ask for an accelerator is the shim's, which a start worker of
- * `xpu agent` runs, or else a Python of its own, which comes back here for the record. Every descriptor
- * opened here is close-on-exec, and standard streams may be closed: nothing is written unless no program
- * could be started.
+ * that has succeeded. A container that may ask for an accelerator is the shim's. A start worker of `xpu
+ * agent` runs the shim, or otherwise a Python of its own, which comes back here for the record. Every
+ * descriptor opened here is close-on-exec, and standard streams may be closed: nothing is written unless no
+ * program could be started.
  */
 #include "agent.h"
 #include "argv.h"
@@ -92,7 +92,7 @@ static void have_it_prepared(const struct invocation *line, const char *lib, int
     case AGENT_LOST:
         fail(line, "xpu agent ended, or did not answer, while it prepared this container: start it again");
     case AGENT_DONE:
-        before = signal(SIGPIPE, SIG_IGN); /* nobody may read it */
+        before = signal(SIGPIPE, SIG_IGN); /* it may have no reader */
         dprintf(STDERR_FILENO, "%s", answer.text);
         signal(SIGPIPE, before);
         if (answer.program == NULL)
@@ -101,8 +101,8 @@ static void have_it_prepared(const struct invocation *line, const char *lib, int
     }
 }
 
-/* Becomes the shim, which is told what was read of the words, or with `by_agent` what it would become;
- * returns if that cannot be. */
+/* Becomes the shim, which gets the reading of the words, or with `by_agent` the program to become; returns on
+ * failure. */
 static void become_shim(const struct invocation *line, int argc, char **argv, bool by_agent) {
     static char lib[PATH_MAX], handover[HANDOVER_SIZE];
     char **words = malloc((size_t)argc * sizeof *words);

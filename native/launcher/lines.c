@@ -1,4 +1,4 @@
-/* A file of another kind than a regular one is never waited for, and never read beyond what was asked for. */
+/* A file of another kind than a regular one is never waited for, and never read beyond the requested size. */
 #include "lines.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /*
  * Small files of key=value lines that the Python part leaves in the run folder for the programs in C.
  *
- * Whatever is in doubt about such a file (who could write it, whether it is whole) makes it worth nothing:
- * the caller then has Python look.
+ * Any doubt about such a file (who could write it, whether it is whole) makes it worth nothing: the caller
+ * then has Python look.
  */
 #ifndef XPU_LAUNCHER_LINES_H
 #define XPU_LAUNCHER_LINES_H

@@ -18,7 +18,7 @@ enum runtime_source {
 
 enum runtime_source runtime_find(char path[PATH_MAX]);
 
-/* The first runc, else crun, in the system's folders (never PATH) that is not this program. */
+/* The first runc, otherwise crun, in the system's folders (never PATH) that is not this program. */
 bool runtime_default(char path[PATH_MAX]);
 
 /* The program at `before`, or where that is gone the one of its name in the system's folders: an update may

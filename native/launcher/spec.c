@@ -82,10 +82,10 @@ enum spec_verdict spec_look(const char *bundle, const char *config) {
     struct stat st;
     int fd = -1;
     /* A FIFO is the runtime's alone, and not even opened: its writer would go on, and be killed by SIGPIPE
-     * when we close it. Nobody can know what such a spec asks for; without our hooks its container gets no
+     * when we close it. The requests of such a spec cannot be known; without our hooks its container gets no
      * device. */
     if (fstatat(start, name, &st, 0) == 0 && S_ISREG(st.st_mode))
-        /* O_NONBLOCK: what is put in its place meanwhile must not hold us. */
+        /* O_NONBLOCK: another file put in its place meanwhile must not hold us. */
         fd = openat(start, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
         verdict = read_spec(fd);

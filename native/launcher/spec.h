@@ -1,8 +1,8 @@
 /*
  * Whether a bundle's spec may ask for an accelerator, told without reading its JSON.
  *
- * The answer may err on one side only: a spec that asks is never called plain. What merely looks as
- * if it asked costs a call of the shim, by a start worker or in Python of its own, which reads it properly.
+ * The answer may err on one side only: a spec that asks is never called plain. A spec that only looks as if
+ * it asked costs a call of the shim, by a start worker or in Python of its own, which reads it properly.
  */
 #ifndef XPU_LAUNCHER_SPEC_H
 #define XPU_LAUNCHER_SPEC_H

@@ -56,7 +56,7 @@ static void print_memory(int device) {
     printf("device %d: %zu MiB free of %zu MiB\n", device, free_bytes >> 20, total >> 20);
 }
 
-/* Says what free and total memory are whenever they change, until it is killed. */
+/* Prints free and total memory at each change, until it is killed. */
 static void watch_memory(int device) {
     size_t free_bytes = 0, total = 0, free_before = 0, total_before = 0;
     for (;;) {
@@ -89,8 +89,8 @@ static void open_context(int device) {
     must("cuCtxSetCurrent", find("cuCtxSetCurrent")(context));
 }
 
-/* A simulated card takes the time from the name. A real one counts: by a clock, the kernel would take what
- * others have of the card for its own work. */
+/* A simulated card takes the time from the name. A real one counts: by a clock, the kernel would take others'
+ * time on the card for its own work. */
 static const char ptx[] = ".version 6.3\n.target sm_50\n.address_size 64\n"
                           ".visible .entry busy_1ms(.param .u64 iterations, .param .u64 out) {\n"
                           "    .reg .pred %p; .reg .b64 %d<4>;\n"

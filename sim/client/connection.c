@@ -69,8 +69,8 @@ static int find_self(struct dl_phdr_info *object, size_t size, void *path) {
     return 0;
 }
 
-/* What precedes /usr/lib in the place where this library lies. On the host that is the driver root, in a
- * container nothing. */
+/* The path before /usr/lib of this library's place. On the host that is the driver root, in a container
+ * nothing. */
 static char driver_root[PATH_MAX];
 
 /* When the library is loaded, as a forked child must not ask: it hangs in dl_iterate_phdr if another thread
@@ -84,8 +84,8 @@ static void find_root(void) {
     *(prefix_end ? prefix_end : driver_root) = 0;
 }
 
-/* The lock is free then: with it sanitizers see that who connects comes after this, as the loader's are
- * unknown to them. */
+/* The lock is free then: with it sanitizers see that connecting threads come after this, as the loader's
+ * locks are unknown to them. */
 __attribute__((constructor)) static void prepare(void) {
     pthread_mutex_lock(&lock);
     find_root();
@@ -93,7 +93,7 @@ __attribute__((constructor)) static void prepare(void) {
     pthread_atfork(NULL, NULL, after_fork);
 }
 
-/* With the lock held, so that what a small stack cannot hold can lie elsewhere. */
+/* With the lock held, so that data too large for a small stack can lie elsewhere. */
 static int open_socket(void) {
     static char folder[PATH_MAX + 32];
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -217,7 +217,7 @@ static void await(struct waiter *waiter) {
     }
 }
 
-/* Sends what the waiter waits for; with the lock held. */
+/* Sends the requests that the waiter waits for; with the lock held. */
 static void send_request(struct waiter *waiter, struct sim_request *request, const char *path, int passed) {
     union {
         struct cmsghdr header;

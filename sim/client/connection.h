@@ -1,8 +1,8 @@
 /*
  * One process's connection to the simulated driver, shared by its threads.
  *
- * Threads send their requests as they come; whichever of them waits first reads for all, so that a wait for
- * a long kernel holds up nobody else. After a fork the child starts without a connection.
+ * Threads send their requests as they come; the first of them to wait reads for all, so that a wait for a
+ * long kernel does not hold up others. After a fork the child starts without a connection.
  */
 #ifndef XPU_SIM_CONNECTION_H
 #define XPU_SIM_CONNECTION_H
@@ -16,14 +16,14 @@
 enum sim_status sim_connect(void);
 void sim_disconnect(void);
 bool sim_connected(void);
-/* Called in the child after a fork, so that the library forgets what belonged to the parent. */
+/* Called in the child after a fork, so that the library forgets the parent's objects. */
 void sim_on_fork(void (*forget)(void));
-/* close() for what is called there: ThreadSanitizer of GCC 14 has a close of its own, which crashes in a
+/* close() for functions called there: ThreadSanitizer of GCC 14 has a close of its own, which crashes in a
  * child until its fork() has returned. */
 void sim_close_after_fork(int fd);
 
 /*
- * One request and its reply. `request` needs its operation and arguments only; `path` is NULL but for the
+ * One request and its reply. `request` needs its operation and arguments only; `path` is NULL except for the
  * limit operations. At most `capacity` bytes of the reply's payload go to `payload`.
  */
 enum sim_status sim_call(struct sim_request *request, const char *path, struct sim_reply *reply,

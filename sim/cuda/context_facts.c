@@ -1,6 +1,5 @@
 /*
- * libcuda: what can be asked of a context, and what can be set in it that makes
- * no difference here.
+ * libcuda: questions to a context, and settings of it that make no difference here.
  */
 #define _GNU_SOURCE
 #include "core/work.h"

@@ -2,10 +2,10 @@
  * libcuda: the private tables that libcudart, and in CUDA 13 cuBLAS and cuFFT too, ask for by their UUIDs.
  *
  * How they are known: the runtimes of CUDA 11.8, 12.9 and 13.5 were watched asking NVIDIA's driver 535 for
- * them and calling into them; its answers were read there (sizes, what an entry leaves in its arguments), the
- * entries' arguments also in what the ZLUDA project has published. What cuBLAS and cuFFT call was seen in how
- * they go on with the answers. An entry that nobody was seen to need answers CUDA_ERROR_NOT_SUPPORTED; a
- * table that is not here is CUDA_ERROR_INVALID_VALUE, as there.
+ * them and calling into them; its answers were read there (sizes, values that an entry leaves in its
+ * arguments), the entries' arguments also in the ZLUDA project's publications. The calls of cuBLAS and cuFFT
+ * were seen in how they go on with the answers. An entry that no library was seen to need answers
+ * CUDA_ERROR_NOT_SUPPORTED; a table that is not here is CUDA_ERROR_INVALID_VALUE, as there.
  */
 #define _GNU_SOURCE
 #include "core/export.h"
@@ -18,7 +18,7 @@
 
 static CUresult unknown(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
-/* ---- What the runtime needs of contexts and modules ---- */
+/* ---- The runtime's needs of contexts and modules ---- */
 
 /* The handle of a device's primary context, which need not be active: nothing is retained. */
 static CUresult primary_context(CUcontext *context, CUdevice number) {
@@ -86,7 +86,7 @@ static const void *const hook_table[HOOK_ENTRIES] = {
     ENTRY(unknown),     ENTRY(unknown), ENTRY(each_domain),
 };
 
-/* What tools know of the calling thread. cuBLAS of CUDA 13 has its kernels by context, and asks here. */
+/* Tools' knowledge of the calling thread. cuBLAS of CUDA 13 has its kernels by context, and asks here. */
 static CUresult thread_context(CUcontext *context) { return cuda_current(context); }
 
 static const void *const thread_table[] = {SIZE(3), ENTRY(unknown), ENTRY(thread_context)};
@@ -113,7 +113,7 @@ static uint32_t process_bits(void) { return 0; }
 
 static const void *const check_table[] = {SIZE(4), ENTRY(unknown), ENTRY(context_bits), ENTRY(process_bits)};
 
-/* What tools know of contexts. The runtime of CUDA 13 asks for it and was not seen to call any; its cuBLAS
+/* Tools' knowledge of contexts. The runtime of CUDA 13 asks for it and was not seen to call any; its cuBLAS
  * wants a number that no other context of the process has. */
 static CUresult context_number(CUcontext context, uint64_t *number) {
     unsigned long long id;
@@ -123,8 +123,8 @@ static CUresult context_number(CUcontext context, uint64_t *number) {
     return result;
 }
 
-/* cuBLAS keeps memory for each stream by such a number, and asks first for what is behind a stream's handle.
- */
+/* cuBLAS keeps memory for each stream by such a number, and asks first for the object behind a stream's
+ * handle. */
 static CUresult stream_behind(CUcontext context, CUstream handle, CUstream *stream, int per_thread) {
     (void)context, (void)per_thread; /* the handle says that too */
     *stream = handle;
@@ -148,8 +148,8 @@ static const void *const context_table[CONTEXT_ENTRIES] = {
     ENTRY(stream_behind),  [52 ... CONTEXT_ENTRIES - 1] = ENTRY(unknown),
 };
 
-/* What tools know of modules. cuFFT looks for the one kernel that each of its modules has, by no name; how
- * many the visitor was shown is what it gets. */
+/* Tools' knowledge of modules. cuFFT looks for the one kernel that each of its modules has, by no name; it
+ * gets the number of kernels that the visitor was shown. */
 static int each_kernel(CUcontext context, CUmodule module, void (*visit)(void *of, CUfunction kernel),
                        void *of) {
     CUfunction kernel;

@@ -1,10 +1,10 @@
 /*
- * libcuda: what becomes of all memory when a context or the process's CUDA ends.
+ * libcuda: the end of all memory when a context or the process's CUDA ends.
  */
 #define _GNU_SOURCE
 #include "core/work.h"
 
-/* In a forked child the connection is gone, and the driver hears nothing of what is freed here: it is the
+/* In a forked child the connection is gone, and the driver hears nothing of memory freed here: it is the
  * parent's. */
 void cuda_forget_memory(CUcontext context) {
     if (!context)

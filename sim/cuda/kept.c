@@ -1,5 +1,5 @@
 /*
- * libcuda: what the runtime keeps for each context.
+ * libcuda: the runtime's data for each context.
  */
 #define _GNU_SOURCE
 #include "core/export.h"
@@ -84,7 +84,7 @@ void cuda_drop_kept(CUcontext context) {
         pthread_mutex_unlock(&lock);
         if (!found)
             return;
-        if (found->destroy) /* without the lock: it may ask for what is kept */
+        if (found->destroy) /* without the lock: it may ask for the kept data */
             found->destroy(context, found->key, found->value);
         free(found);
     }

@@ -1,9 +1,9 @@
 /*
  * libcuda: functions by name, version and default stream, as cudart and others ask for them.
  *
- * What is given out is always the address of one exported symbol. A function that this library does not
- * have is a weak reference that the linker leaves empty (-z nodynamic-undefined-weak: whoever else in
- * the process has a symbol of that name is not meant).
+ * Each answer is the address of one exported symbol. A function that this library does not have is a weak
+ * reference that the linker leaves empty (-z nodynamic-undefined-weak: a symbol of that name elsewhere in the
+ * process is not meant).
  */
 #define _GNU_SOURCE
 #include "core/library.h"

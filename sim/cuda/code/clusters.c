@@ -1,6 +1,6 @@
 /*
- * libcuda: clusters of blocks, from compute capability 9.0 on: what a kernel is told about them, and how many
- * of them fit. A cluster is that many blocks; on which multiprocessors its blocks may lie together is not
+ * libcuda: clusters of blocks, from compute capability 9.0 on: a kernel's settings for them, and how many of
+ * them fit. A cluster is that many blocks; on which multiprocessors its blocks may lie together is not
  * modelled.
  */
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
 /*
- * libcuda: a kernel by its handle, and what it is for the device.
+ * libcuda: a kernel by its handle, and its command for the device.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"

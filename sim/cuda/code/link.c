@@ -1,5 +1,5 @@
 /*
- * libcuda: the linker. What it makes of its inputs is an image of their size, which a module is loaded from.
+ * libcuda: the linker. It makes an image of its inputs' size, which a module is loaded from.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"

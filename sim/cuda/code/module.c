@@ -1,5 +1,5 @@
 /*
- * libcuda: modules, and what is in them. Nothing is looked for in an image: any name is found in any module,
+ * libcuda: modules, and their contents. Nothing is looked for in an image: any name is found in any module,
  * and a kernel's name says how long it takes: busy_500us, busy_20ms (also in C++'s form, _Z9busy_20msv). Some
  * do more, and may have a time at the end as well: spin_until_3 runs until a kernel raise_3 of the same
  * context has been done; fault_illegal_address and fault_assert are the end of their context.
@@ -33,7 +33,7 @@ struct CUmod_st {
     struct global *globals;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what hangs on modules and libraries */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of objects that belong to modules and libraries */
 
 void cuda_forget_modules(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 
@@ -64,7 +64,7 @@ static uint64_t time_at(const char *text, const char *end) {
     return 0;
 }
 
-/* What a kernel's name makes of it. */
+/* A kernel's work by its name. */
 static void set_nature(struct CUfunc_st *function) {
     static const struct {
         const char *start;

@@ -1,5 +1,5 @@
 /*
- * libcuda: what a kernel is said to need, and how many blocks of it fit. Every kernel here needs the same: 32
+ * libcuda: a kernel's stated needs, and how many blocks of it fit. Every kernel here needs the same: 32
  * registers a thread and the shared memory that its launch asks for.
  */
 #define _GNU_SOURCE

@@ -1,6 +1,6 @@
 /*
- * libcuda: maps of tensors, which kernels take from compute capability 9.0 on. A map is opaque: here it has
- * in it what it was made of.
+ * libcuda: maps of tensors, which kernels take from compute capability 9.0 on. A map is opaque: here it holds
+ * the arguments of its creation.
  */
 #define _GNU_SOURCE
 #include "../core/library.h"

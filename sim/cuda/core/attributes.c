@@ -1,11 +1,11 @@
 /*
- * libcuda: what a device answers about itself, by the attributes' names or their numbers in NVIDIA's cuda.h.
+ * libcuda: a device's answers about itself, by the attributes' names or their numbers in NVIDIA's cuda.h.
  * Programs choose kernels and their shared memory by it, so that a card with another one's numbers fails
  * where a real one works (cuBLAS, NCCL, Triton).
  *
  * Sources: the CUDA C++ programming guide's tables of features and specifications by compute capability, and
- * what cards answered to the XLA project (xla/backends/gpu/target_config/specs). What differs from card to
- * card comes from its topology.
+ * cards' answers to the XLA project (xla/backends/gpu/target_config/specs). Values that differ from card to
+ * card come from its topology.
  */
 #define _GNU_SOURCE
 #include "library.h"

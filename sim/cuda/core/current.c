@@ -1,5 +1,5 @@
 /*
- * libcuda: each thread's stack of current contexts, and what is wrong with a context.
+ * libcuda: each thread's stack of current contexts, and a context's error.
  */
 #define _GNU_SOURCE
 #include "library.h"

@@ -125,7 +125,7 @@ static bool add_named(const char *name, size_t length) {
     return length > 0 && index < inventory.count && add_gpu(&inventory.gpus[index]);
 }
 
-/* What CUDA_VISIBLE_DEVICES names, up to the first entry that names nothing. */
+/* The devices that CUDA_VISIBLE_DEVICES names, up to the first entry that names nothing. */
 static void add_listed(const char *list) {
     for (;;) {
         list += strspn(list, " \t");
@@ -256,7 +256,7 @@ CUDA_API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice number) {
     return CUDA_SUCCESS;
 }
 
-/* What the device has; what a cgroup's limit leaves of it is cuMemGetInfo's to say. */
+/* The device's own memory; cuMemGetInfo tells the part that a cgroup's limit leaves of it. */
 CUDA_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice number) {
     DEVICE(number, bytes);
     const struct sim_device *info = &device->gpu->info;

@@ -14,7 +14,7 @@ typedef void (*kept_destructor)(CUcontext context, void *key, void *value);
 CUresult cuda_keep(CUcontext context, void *key, void *value, kept_destructor destroy);
 CUresult cuda_drop_one_kept(CUcontext context, void *key);
 CUresult cuda_get_kept(void **value, CUcontext context, const void *key);
-/* Calls what the runtime left behind for a context that ends. */
+/* Calls the functions that the runtime left for a context that ends. */
 void cuda_drop_kept(CUcontext context);
 void cuda_forget_kept(void); /* in a forked child */
 

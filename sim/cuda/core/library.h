@@ -23,7 +23,7 @@ enum {
     FUNCTION_MAGIC = 0x464e4331
 };
 
-/* What a context has been given, and its channels. Under the context's lock. */
+/* A context's work, and its channels. Under the context's lock. */
 struct work {
     struct sim_queue *queue;             /* NULL: nothing yet */
     uint64_t head;                       /* commands so far */
@@ -32,7 +32,7 @@ struct work {
     uint32_t own_used;                   /* channels of streams of the highest priority, by bit */
     uint64_t issued[SIM_MAX_CHANNELS];   /* positions */
     uint64_t blocking[SIM_MAX_CHANNELS]; /* of the latest of blocking streams */
-    uint64_t unjoined; /* channels where that is after what the legacy stream waits for, by bit */
+    uint64_t unjoined; /* channels where that is after the work that the legacy stream waits for, by bit */
     uint64_t legacy;   /* position of the legacy stream's latest */
 };
 
@@ -51,7 +51,7 @@ struct CUctx_st {
     bool live, primary; /* live: atomic */
     unsigned int users, flags;
     uint32_t peers;       /* devices whose memory its kernels may use, by bit; atomic */
-    uint32_t fault;       /* SIM_OK, or what failed, as far as it is known here; atomic */
+    uint32_t fault;       /* SIM_OK, or the failure, as far as it is known here; atomic */
     pthread_mutex_t lock; /* of `work`; taken last of all, and never held while waiting for work */
     struct work work;
     uint64_t unique;      /* never another's in this process */
@@ -61,7 +61,7 @@ struct CUctx_st {
 
 struct capture;
 
-/* What the next captured node comes after. */
+/* The nodes before the next captured node. */
 struct tail {
     CUgraphNode *nodes;
     size_t count;
@@ -77,7 +77,7 @@ struct CUstream_st {
     unsigned int flags;
     int priority;
     uint64_t id;
-    struct capture *capture; /* NULL: what it is given is done */
+    struct capture *capture; /* NULL: all of its work is done */
     struct tail tail;
     CUstream next_captured;
 };
@@ -98,7 +98,7 @@ bool cuda_mps_enabled(void);
 uint32_t cuda_mps_multiprocessors(uint32_t all);
 
 /* current.c */
-/* What is wrong with a context for good, as far as it is known here. */
+/* A context's lasting error, as far as it is known here. */
 CUresult cuda_fault(CUcontext context);
 void cuda_forget_current(void);
 /* The thread's current context has been destroyed, if it is this one. */
@@ -126,7 +126,7 @@ CUresult cuda_done(const struct mark *mark);
 CUresult cuda_wait(const struct mark *mark);
 /* For all of its work. */
 CUresult cuda_context_wait(CUcontext context);
-/* What is done after each wait for work; and that there was one. */
+/* Registers a function to call after each wait for work; and calls it after one. */
 void cuda_after_waits(void (*then)(void));
 void cuda_waited(void);
 

@@ -1,10 +1,10 @@
 /*
- * Inside libcuda: device memory, from what the driver gave to what a program has addresses of.
+ * Inside libcuda: device memory, from the driver's memory to a program's addresses.
  *
- * A backing is memory that the driver counts for this process; its bytes lie in a file, so that they can
- * be mapped in several places and by several processes. A heap cuts backings into spans: small allocations
- * share 2 MiB of a context's, stream-ordered ones what their pool has reserved. A range is what a program
- * has an address of. All of it is under one lock, `cuda_memory`, which is never held while waiting for work.
+ * A backing is memory that the driver counts for this process; its bytes lie in a file, so that they can be
+ * mapped in several places and by several processes. A heap cuts backings into spans: small allocations share
+ * 2 MiB of a context's, stream-ordered ones their pool's reservation. A range is memory that a program has an
+ * address of. All of it is under one lock, `cuda_memory`, which is never held while waiting for work.
  */
 #ifndef XPU_SIM_CUDA_MEMORY_H
 #define XPU_SIM_CUDA_MEMORY_H
@@ -17,7 +17,7 @@ enum { GRAIN = 512 };
 #define PAGE ((size_t)2 << 20) /* the driver gives memory in these */
 
 extern pthread_mutex_t cuda_memory;
-/* Ends what was done with the lock held, with its result. */
+/* Ends a call that holds the lock, with its result. */
 static inline CUresult cuda_leave(CUresult result) {
     pthread_mutex_unlock(&cuda_memory);
     return result;
@@ -43,8 +43,8 @@ struct backing {
 
 /* Takes `size` bytes for a context, or (NULL) for a device: then it outlives contexts. With one reference. */
 CUresult cuda_take(CUcontext context, CUdevice device, size_t size, bool host, struct backing **backing);
-/* Who has the unused memory of a device given back, where the driver has no more; true: that was something.
- * Called with the lock held. */
+/* The function that gives back unused memory of a device when the driver has no more; true: it gave some
+ * back. Called with the lock held. */
 void cuda_when_short(bool (*give)(CUdevice device));
 void cuda_hold(struct backing *backing);
 void cuda_drop(struct backing *backing);
@@ -91,7 +91,7 @@ struct heap {
     CUdevice device;
     bool host;
     size_t step;  /* bytes by which it grows */
-    size_t limit; /* bytes that it may have; 0: what there is */
+    size_t limit; /* bytes that it may have; 0: all there are */
     size_t reserved, used, reserved_high, used_high;
     struct segment *segments;
 };
@@ -101,7 +101,7 @@ CUresult cuda_heap_take(struct heap *heap, size_t size, struct span **span);
 void cuda_heap_give(struct span *span, const struct mark *after);
 /* Finds out which of the empty segments wait for no work any more. */
 void cuda_heap_refresh(struct heap *heap);
-/* Gives empty segments back, but for `keep` bytes; `all`: also those that wait for work. */
+/* Gives empty segments back, except for `keep` bytes; `all`: also those that wait for work. */
 void cuda_heap_trim(struct heap *heap, size_t keep, bool all);
 /* Nothing waits for a context's work any more. */
 void cuda_heap_forget_work(struct heap *heap, CUcontext context);
@@ -143,7 +143,7 @@ struct range {
     unsigned flags;                /* of host memory; of access (CUmemAccess_flags) where mapped */
     unsigned opens;                /* of IPC memory */
     int preferred, prefetched;     /* where managed memory should be, and was brought to: a device, -1, -2 */
-    void (*freed)(const struct range *old);   /* told when it has been; NULL: nobody */
+    void (*freed)(const struct range *old);   /* told when it has been; NULL: none */
     CUresult (*release)(CUdeviceptr pointer); /* in place of cuMemFree; NULL: not needed */
     struct range *previous, *next;
 };
@@ -171,7 +171,7 @@ void cuda_range_free(struct range *range, const struct mark *after);
 /* Linear memory of the context; `below`: of its addresses, or 0. */
 CUresult cuda_linear(CUcontext context, enum range_kind kind, size_t bytes, uintptr_t below,
                      CUdeviceptr *pointer);
-/* With the lock held: frees what that made. */
+/* With the lock held: frees memory of cuda_linear. */
 void cuda_linear_free(struct range *range);
 void cuda_forget_small(CUcontext context); /* NULL: of all */
 

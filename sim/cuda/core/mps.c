@@ -1,6 +1,6 @@
 /*
  * libcuda under MPS: at cuInit it looks for a control daemon at CUDA_MPS_PIPE_DIRECTORY, or at the default
- * place. Where it finds none the program runs without, as with the real library, and nobody is told.
+ * place. If it finds none the program runs without, as with the real library, and without an error.
  */
 #define _GNU_SOURCE
 #include "../../mps_protocol.h"
@@ -83,7 +83,7 @@ void cuda_mps_forget(void) {
 
 bool cuda_mps_enabled(void) { return control >= 0; }
 
-/* What of the device's multiprocessors this process may use. */
+/* The number of the device's multiprocessors that this process may use. */
 uint32_t cuda_mps_multiprocessors(uint32_t all) {
     return cuda_mps_enabled() ? (all * percent + 99) / 100 : all;
 }

@@ -1,8 +1,7 @@
 /*
  * libcuda: work on its way to the device. A command is written to memory that the context shares with the
- * driver, which takes it when it has a reason to look (protocol.h): nothing is asked and nobody is woken, so
- * that a launch costs what a real one costs at most. What goes wrong with it is told by the next call that
- * has an answer.
+ * driver, which takes it when it has a reason to look (protocol.h): there is no request and no wake-up, so
+ * that a launch costs at most as much as a real one. The next call that has an answer tells its failure.
  *
  * A context has a number of hardware queues, its channels; a stream has one, and may share it with others,
  * behind whose work its own then waits. Streams of the highest priority share theirs with none (up to 16 of
@@ -132,7 +131,8 @@ static bool is_blocking(const struct CUstream_st *stream) {
     return !(stream->flags & CU_STREAM_NON_BLOCKING);
 }
 
-/* What a stream's next command has to wait for in other channels: how many, at most SIM_MAX_CHANNELS. */
+/* The commands in other channels that a stream's next command has to wait for: how many, at most
+ * SIM_MAX_CHANNELS. */
 static unsigned joins_of(CUcontext context, const struct CUstream_st *stream, struct sim_command *joins) {
     const struct work *work = &context->work;
     unsigned count = 0;
@@ -176,7 +176,7 @@ static CUresult make_room(CUcontext context, uint32_t channel, unsigned count, b
     return result;
 }
 
-/* The lock is held: so that what is given by several threads has one order. */
+/* The lock is held, so that commands of several threads have one order. */
 static CUresult give(CUcontext context, CUstream stream, struct sim_command command, struct mark *mark) {
     struct sim_command joins[SIM_MAX_CHANNELS];
     struct work *work = &context->work;
@@ -222,8 +222,8 @@ CUresult cuda_submit(CUstream handle, struct sim_command command, struct mark *m
     pthread_mutex_lock(&context->lock);
     result = give(context, stream, command, mark ? mark : &unused);
     pthread_mutex_unlock(&context->lock);
-    /* These can end what somebody waits for already, or depend on what somebody else gives the device next.
-     * What the driver finds is not the launch's to tell. */
+    /* These can end a wait that has begun already, or depend on the next command of another thread. The
+     * launch does not report the driver's findings. */
     bool matters = command.kind == SIM_SPIN || command.kind == SIM_RAISE || command.kind == SIM_FAULT ||
                    command.kind == SIM_WAIT_SHARED;
     if (result == CUDA_SUCCESS && matters)
@@ -240,7 +240,7 @@ void cuda_spend(uint64_t begun, uint64_t ns) {
 
 uint64_t cuda_spending(uint64_t ns) { return ns ? xpu_now() : 0; }
 
-/* ---- what is done ---- */
+/* ---- completed work ---- */
 
 bool cuda_seen_done(const struct mark *mark) {
     CUcontext context = mark->context;
@@ -252,8 +252,8 @@ bool cuda_seen_done(const struct mark *mark) {
     return done;
 }
 
-/* What a context that failed was given has been thrown away, and is not done, whatever the positions: the
- * driver tells of the failure first, so that whoever looks for it after the position finds it. */
+/* The work of a failed context has been thrown away, and is not done, whatever the positions: the driver
+ * tells of the failure first, so that a thread that looks for it after the position finds it. */
 static CUresult ask_for(const struct mark *mark, uint32_t operation) {
     bool done = cuda_seen_done(mark);
     pthread_mutex_lock(&mark->context->lock);

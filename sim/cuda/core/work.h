@@ -1,5 +1,5 @@
 /*
- * Inside libcuda: streams, what is captured from them, kernels, and graphs.
+ * Inside libcuda: streams, their capture, kernels, and graphs.
  *
  * A function that gives a stream something to do asks cuda_captured first. Its node is described with
  * CUgraphNodeParams, as for cuGraphAddNode.
@@ -43,7 +43,7 @@ struct CUevent_st {
 struct CUfunc_st {
     uint32_t magic;
     uint64_t ns;          /* of a kernel whose name says it; 0: by its size */
-    enum sim_kind kind;   /* SIM_KERNEL, or what the name makes of it */
+    enum sim_kind kind;   /* SIM_KERNEL, or the kind by its name */
     unsigned flag_number; /* of SIM_SPIN and SIM_RAISE; of SIM_FAULT: the status */
     CUmodule module;
     CUlibrary library;
@@ -60,7 +60,7 @@ struct CUgraphNode_st {
     uint32_t magic;
     CUgraph graph;
     CUgraphNodeParams params;
-    CUgraphNode *before; /* what it depends on */
+    CUgraphNode *before; /* its dependencies */
     size_t before_count;
     CUgraphNode original;       /* of a node of a clone */
     size_t mark;                /* of one walk through the graph */
@@ -92,7 +92,7 @@ CUresult cuda_stream_done(CUstream stream);
 CUresult cuda_stream_wait(CUstream stream);
 void cuda_stream_begin(CUstream stream);
 void cuda_stream_end(CUstream stream);
-/* Of what a call costs the caller's processor on a real driver: the rest, since a time before. */
+/* A call's processor time for the caller on a real driver: the rest of it, since an earlier time. */
 uint64_t cuda_spending(uint64_t ns);
 void cuda_spend(uint64_t begun, uint64_t ns);
 
@@ -100,12 +100,11 @@ void cuda_spend(uint64_t begun, uint64_t ns);
 CUresult cuda_fill_rows(const CUDA_MEMSET_NODE_PARAMS_v2 *fill, CUstream stream);
 
 /* capture.c */
-/* False: the stream is not captured, go on. True: *result is what to return;
- * the node may be filled in. */
+/* False: the stream is not captured, go on. True: return *result; the node may be filled in. */
 bool cuda_captured(CUstream stream, CUgraphNodeParams *params, CUresult *result);
 /* A copy between addresses. */
 bool cuda_captured_copy(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUresult *result);
-/* The same for what cannot be captured, and breaks the capture. */
+/* The same for calls that cannot be captured, and break the capture. */
 bool cuda_capture_forbids(CUstream stream, CUresult *result);
 /* Something was asked of an event that was recorded in a capture, which is broken by it if it goes on. */
 void cuda_capture_break(CUevent event);
@@ -136,7 +135,7 @@ int *cuda_cluster_attribute(CUfunction function, CUfunction_attribute attribute)
 
 /* execute.c */
 CUresult cuda_kernel_check(const CUDA_KERNEL_NODE_PARAMS *kernel);
-/* What runs it in a context. */
+/* The function that runs it in a context. */
 CUresult cuda_kernel_command(const CUDA_KERNEL_NODE_PARAMS *kernel, CUcontext context,
                              struct sim_command *command);
 
@@ -168,12 +167,11 @@ struct graph_launch {
     bool legacy, blocking;
 };
 
-/* Makes sure that the device has what one run of the nodes needs. */
+/* Makes sure that the device has the memory for one run of the nodes. */
 CUresult graph_memory_reserve(const struct graph_launch *launch);
 /* It has been given to its stream, whose last work is there. */
 void graph_memory_launched(const struct graph_launch *launch, const struct mark *mark);
-/* What an earlier run has left allocated: freed if told so, or
- * CUDA_ERROR_INVALID_VALUE. */
+/* Memory that an earlier run has left allocated: freed if told so, otherwise CUDA_ERROR_INVALID_VALUE. */
 CUresult graph_memory_leftover(CUgraph graph, bool freed);
 CUresult graph_memory_run(CUgraphNode node);
 void graph_memory_forget(void); /* in a forked child */

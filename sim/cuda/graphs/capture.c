@@ -1,6 +1,6 @@
 /*
- * libcuda: the capture of streams: what they are given becomes nodes of a graph. A captured event that
- * another stream waits for brings that stream in; in the end all must have come back to the first.
+ * libcuda: the capture of streams: their work becomes nodes of a graph. A captured event that another stream
+ * waits for brings that stream in; in the end all must have come back to the first.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -48,7 +48,7 @@ static struct capture *capture_of(CUevent event, bool breaks) {
 
 void cuda_capture_break(CUevent event) { (void)capture_of(event, true); }
 
-/* The stream behind a handle if it is captured, else NULL. */
+/* The stream behind a handle if it is captured, otherwise NULL. */
 static CUstream captured_stream(CUstream handle) {
     CUstream stream;
     CUcontext context;
@@ -209,8 +209,7 @@ CUDA_API CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, co
     return begin(stream, graph, &(struct tail){(CUgraphNode *)(uintptr_t)dependencies, count}, mode);
 }
 
-/* Has every node of a stream some other of the graph after it, or is it what
- * the first stream stands at? */
+/* Has every node of a stream some other of the graph after it, or is it the first stream's latest node? */
 static bool joined(const struct capture *capture, CUstream stream) {
     for (size_t i = 0; i < stream->tail.count; i++) {
         CUgraphNode node = stream->tail.nodes[i];

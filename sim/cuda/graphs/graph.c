@@ -80,7 +80,7 @@ bool cuda_graph_has_memory(CUgraph graph) {
     return false;
 }
 
-/* What the node itself must be right in; a child graph is copied into it. */
+/* The checks of the node itself; a child graph is copied into it. */
 static CUresult prepare(CUgraphNode node) {
     CUgraph child;
     switch (node->params.type) {

@@ -2,8 +2,8 @@
  * libcuda: the memory that graphs allocate. An alloc node has its addresses from the start, and bytes while
  * it is allocated: from its run in a launched graph until a free node, cuMemFree or cuMemFreeAsync. The
  * device gives memory for them at the first upload or launch that needs it, and it stays in a pool of the
- * device until cuDeviceGraphMemTrim, whatever becomes of the graphs. Graphs that run one after the other
- * share it; those that may run at the same time, as they are in different streams, do not. All under the lock
+ * device until cuDeviceGraphMemTrim, even beyond the graphs' end. Graphs that run one after the other share
+ * it; those that may run at the same time, as they are in different streams, do not. All under the lock
  * `cuda_memory`.
  */
 #define _GNU_SOURCE
@@ -31,7 +31,7 @@ static struct {
     uint64_t used, used_high, reserved, reserved_high; /* bytes */
 } pools[SIM_MAX_DEVICES];
 
-/* A launch that may not be done: what it has beyond what it leaves allocated. */
+/* A launch that may not be done: its memory beyond that which it leaves allocated. */
 struct running {
     struct graph_launch launch;
     struct mark mark; /* where it ends */
@@ -148,7 +148,7 @@ static CUresult release(uintptr_t start) {
     return CUDA_SUCCESS;
 }
 
-/* Frees what a graph has allocated, outside of one. */
+/* Frees memory that a graph has allocated, outside of one. */
 static CUresult graph_memory_free(CUdeviceptr pointer) {
     pthread_mutex_lock(&cuda_memory);
     CUresult result = release((uintptr_t)pointer);
@@ -186,7 +186,7 @@ static bool in_order(const struct graph_launch *one, const struct graph_launch *
            (other->legacy && one->blocking);
 }
 
-/* Launches in one stream share what the largest has. */
+/* Launches in one stream share the memory of the largest. */
 static bool is_largest(const struct running *running, CUdevice device) {
     bool before = true;
     for (const struct running *each = all_running; each; each = each->next) {
@@ -199,7 +199,7 @@ static bool is_largest(const struct running *running, CUdevice device) {
     return true;
 }
 
-/* What launches have that may run at the same time as this one; NULL: all. */
+/* The memory of launches that may run at the same time as this one; NULL: all. */
 static uint64_t beside(const struct graph_launch *launch, CUdevice device) {
     uint64_t bytes = 0;
     for (const struct running *running = all_running; running; running = running->next)
@@ -229,8 +229,8 @@ static CUresult grow(CUdevice device, uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 
-/* The most that the nodes hold at once on a device, in the order of their run:
- * beyond what is used before it. *left: what they leave. */
+/* The most that the nodes hold at once on a device, in the order of their run: beyond the use before it.
+ * *left: the memory that they leave. */
 static uint64_t peak(CUgraph graph, CUdevice device, uint64_t *left) {
     int64_t now = 0, most = 0;
     for (size_t i = 0; i < graph->count; i++) {

@@ -1,5 +1,5 @@
 /*
- * libcuda: what a graph consists of. Each question is asked twice, as in CUDA: without a list for the number,
+ * libcuda: the parts of a graph. Each question is asked twice, as in CUDA: without a list for the number,
  * then for as many as the list holds, the rest of which is filled with NULL.
  */
 #define _GNU_SOURCE

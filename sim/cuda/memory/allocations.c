@@ -1,6 +1,6 @@
 /*
- * libcuda: what cuMemCreate makes, and what memory is bound to: an object of multicast, or an endpoint, holds
- * what is bound to it, and both end with their last handle or mapping.
+ * libcuda: the allocations of cuMemCreate, and the objects that memory is bound to: an object of multicast,
+ * or an endpoint, holds the memory bound to it, and both end with their last handle or mapping.
  */
 #define _GNU_SOURCE
 #include "vmm.h"
@@ -84,7 +84,7 @@ void cuda_forget_allocations(void) {
     }
 }
 
-/* ---- what is bound ---- */
+/* ---- bound memory ---- */
 
 static void unbind(struct bound **link) {
     struct bound *bound = *link;
