@@ -1,6 +1,6 @@
 /*
- * What the stand-ins for NVIDIA's MPS say to each other. The real ones' protocol is not public: only the
- * names and places of files, the commands and what comes of them are as theirs.
+ * The messages between the stand-ins for NVIDIA's MPS. The real ones' protocol is not public: only the names
+ * and places of files, the commands and their effects are as theirs.
  */
 #ifndef XPU_SIM_MPS_H
 #define XPU_SIM_MPS_H
@@ -10,7 +10,7 @@
 #define MPS_DEFAULT_PIPE "/tmp/nvidia-mps"
 #define MPS_DEFAULT_LOG "/var/log/nvidia-mps"
 
-/* What the answer to a command of protocol 3 begins with that failed. */
+/* The beginning of the answer to a failed command of protocol 3. */
 #define MPS_WRONG "Error: "
 
 /* A client's first message to the control daemon, and the answer: on the socket `control`, which it keeps. */

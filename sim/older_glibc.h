@@ -1,7 +1,7 @@
 /*
- * Included before everything else in what containers load: from glibc 2.38 on, its headers take other
- * functions for sscanf and the like, which differ in binary literals only and are in no older glibc. The old
- * ones are still there.
+ * Included before everything else in libraries that containers load: from glibc 2.38 on, its headers take
+ * other functions for sscanf and the like, which differ in binary literals only and are in no older glibc.
+ * The old ones are still there.
  */
 #ifndef XPU_SIM_OLDER_GLIBC_H
 #define XPU_SIM_OLDER_GLIBC_H

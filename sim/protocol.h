@@ -1,18 +1,18 @@
 /*
- * What the simulated driver's parts say to each other: libcuda and libnvidia-ml (clients) to
- * xpu-sim-driver (the "kernel driver") over a SOCK_SEQPACKET unix socket.
+ * The messages between the simulated driver's parts: libcuda and libnvidia-ml (clients) to xpu-sim-driver
+ * (the "kernel driver") over a SOCK_SEQPACKET unix socket.
  *
  * Work goes another way: into a ring in memory that a context and the driver share, without a reply and
  * without a system call, as a real library writes commands to a channel (struct sim_queue below).
  *
  * One request, one reply with the same `seq`; replies to waits may come late and out of order. A request is
- * the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the
- * fixed struct, followed by `payload` bytes whose layout the operation says. Both sides are of one build.
+ * the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the fixed
+ * struct, followed by `payload` bytes whose layout the operation says. Both sides are of one build.
  *
  * Memory and events pass between processes as with NVIDIA's: by a key (cuIpc..., 128 secret bits); memory
  * also by a file descriptor, which is the writing end of a pipe: the driver has the other one, knows the pipe
- * when it comes back, and sees when nobody has it any more. The bytes themselves lie in a sealed memfd of
- * each process, which goes to whoever opens its memory. Requests and replies marked "fd" carry one
+ * when it comes back, and sees when no process has it any more. The bytes themselves lie in a sealed memfd of
+ * each process, which goes to each process that opens its memory. Requests and replies marked "fd" carry one
  * (SCM_RIGHTS).
  */
 #ifndef XPU_SIM_PROTOCOL_H
@@ -93,7 +93,7 @@ enum sim_operation {
 enum sim_status {
     SIM_OK = 0,
     SIM_INVALID,       /* an argument that makes no sense */
-    SIM_NO_MEMORY,     /* device memory, or what the cgroup may have of it */
+    SIM_NO_MEMORY,     /* device memory, or the cgroup's limit on it */
     SIM_NO_PERMISSION, /* not root on the host */
     SIM_NOT_FOUND,
     SIM_NOT_SUPPORTED,
@@ -118,7 +118,7 @@ enum sim_kind {
     SIM_LAST_KIND = SIM_MARK,
 };
 
-/* What a channel is given. Positions count the commands of a channel from 1 on. */
+/* The commands of a channel. Positions count the commands of a channel from 1 on. */
 struct sim_command {
     uint64_t stamp; /* when it was given, CLOCK_MONOTONIC ns */
     uint64_t value;
@@ -129,15 +129,16 @@ struct sim_command {
 };
 
 /*
- * What a context and the driver share. The client writes commands and `head`; the driver takes commands when
- * it has a reason to look, and trusts nothing that lies here: neither what a client says nor that it stays as
- * it was. `stamp` is what makes that late look harmless: a command runs as of the time when it was given.
+ * Memory that a context and the driver share. The client writes commands and `head`; the driver takes
+ * commands when it has a reason to look, and trusts nothing that lies here: a client's values may be wrong,
+ * and may change at any time. `stamp` makes that late look harmless: a command runs as of the time when it
+ * was given.
  */
 struct sim_queue {
     _Alignas(64) uint64_t head;           /* commands so far; written by the client */
     _Alignas(64) uint64_t tail;           /* of which the driver has taken; this and the next by the driver */
     uint64_t completed[SIM_MAX_CHANNELS]; /* positions, as of the driver's last look */
-    uint32_t fault;                       /* SIM_OK, or what failed */
+    uint32_t fault;                       /* SIM_OK, or the failure */
     _Alignas(64) struct sim_command commands[SIM_RING];
 };
 
@@ -175,7 +176,7 @@ struct sim_fault {
     int32_t result; /* an nvmlReturn_t */
 };
 
-/* What the configuration gives of a MIG device, and of a card: members here, keys in driver/config.c. */
+/* The configuration of a MIG device, and of a card: members here, keys in driver/config.c. */
 #define SIM_MIG_KEYS(NUMBER64, NUMBER32, TEXT)                                                               \
     NUMBER64(memory) /* bytes */                                                                             \
     NUMBER32(gi)                                                                                             \
@@ -261,7 +262,7 @@ struct sim_process {
     uint64_t started; /* that time, us since 1970 */
 };
 
-/* What the largest reply takes; clients read with a buffer of this size. */
+/* The size of the largest reply; clients read with a buffer of this size. */
 #define SIM_MAX_MESSAGE (sizeof(struct sim_reply) + SIM_MAX_PROCESSES * sizeof(struct sim_process))
 
 _Static_assert(sizeof(struct sim_request) == 48, "requests have no padding");

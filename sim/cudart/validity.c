@@ -2,9 +2,9 @@
  * libcuda: the answer to libcudart's self-test of the driver, without which every call of the runtime API
  * returns cudaErrorSoftwareValidityNotEstablished (103).
  *
- * How it is known: the runtimes of CUDA 11.8, 12.9 and 13.5 were watched asking thrice (their version with
- * 0, 1 and 2 added to it), and the ZLUDA project has published what the answers are: two constants,
- * then an HMAC (RFC 2104) over MD2 (RFC 1319) of what both sides know of the process and its devices.
+ * How it is known: the runtimes of CUDA 11.8, 12.9 and 13.5 were watched asking thrice (their version with 0,
+ * 1 and 2 added to it), and the ZLUDA project has published the answers: two constants, then an HMAC (RFC
+ * 2104) over MD2 (RFC 1319) of the facts about the process and its devices that both sides know.
  *
  * Only tests build it (make CUDART=1), which run the real runtime to see that the interposers hold its
  * programs. The simulator that is installed does not have it: it does not pass for NVIDIA's driver.

@@ -38,8 +38,8 @@ static struct cgroup *new_node(struct cgroup *parent, const char *name, size_t l
     return node;
 }
 
-/* Walks /proc/self/mountinfo. With `path`, *inside becomes what is left of it below a cgroup v2 mount, as
- * a path in the tree; without, the folder of the mount that shows the whole tree is opened. */
+/* Walks /proc/self/mountinfo. With `path`, *inside becomes the rest of it below a cgroup v2 mount, as a path
+ * in the tree; without, the folder of the mount that shows the whole tree is opened. */
 static bool find_mount(const char *path, char *inside, size_t capacity) {
     FILE *mounts = fopen("/proc/self/mountinfo", "re");
     if (!mounts)
@@ -142,7 +142,7 @@ static struct cgroup *node_at(const char *path, bool create) {
         size_t length = (size_t)(end - path);
         struct stat found;
         if (length >= sizeof sofar || (end - start == 2 && start[0] == '.' && start[1] == '.'))
-            break; /* outside of what this namespace sees */
+            break; /* outside of this namespace's view */
         memcpy(sofar, path, length);
         sofar[length] = 0;
         struct cgroup *next = NULL;

@@ -1,5 +1,5 @@
 /*
- * Contexts: what a client works in, and what it costs on the device by being there.
+ * Contexts: a client works in them, and each costs memory on the device by its existence.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -98,7 +98,7 @@ enum sim_status context_destroy(struct client *client, uint32_t id) {
     struct context *context = context_of(client, id);
     if (!context)
         return SIM_INVALID;
-    unit_advance(context->unit, clock_now()); /* accounts for what has run so far */
+    unit_advance(context->unit, clock_now()); /* accounts for the work so far */
     waits_drop_context(context, SIM_INVALID);
     queue_clear(context);
     forget_queue(context);

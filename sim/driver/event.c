@@ -1,9 +1,9 @@
 /*
  * Events. A record stands at a position of a channel of its context, and is complete when that is done.
  *
- * A shared event is known by a key, as shared memory is: each context that has it has a number of its own
- * for it, and all see the latest record, whosever it is. Its key is good while its maker has it; who has
- * opened it by then keeps it. A record whose context is gone is complete: its work is not under way.
+ * A shared event is known by a key, as shared memory is: each context that has it has a number of its own for
+ * it, and all see the latest record, of any context. Its key is good while its maker has it; a process that
+ * has opened it by then keeps it. A record whose context is gone is complete: its work is not under way.
  */
 #define _GNU_SOURCE
 #include "state.h"

@@ -2,8 +2,8 @@
  * xpu-sim-driver: the "kernel driver" of the simulated device.
  *
  * A daemon and not shared memory, for only another process can know a client's true pid and cgroup, and see
- * it die: the peer's credentials and a pidfd come with each connection, and whatever a process held is
- * freed when either end of it is gone. One thread, one epoll, nothing but libc.
+ * it die: the peer's credentials and a pidfd come with each connection, and all memory of a process is freed
+ * when either end of it is gone. One thread, one epoll, nothing but libc.
  *
  *     xpu-sim-driver --config FILE [--ready-fd N] [--foreground]
  *
@@ -94,8 +94,8 @@ static void accept_one(void) {
     state.client_count++;
 }
 
-/* Frees what a client holds at once, so that whoever has seen it die finds its memory free. The struct itself
- * is freed at the end of the round, for events of this round may still point to it. */
+/* Frees a client's memory at once, so that a process that has seen it die finds the memory free. The struct
+ * itself is freed at the end of the round, for events of this round may still point to it. */
 static void let_go(struct client *client) {
     mps_leave(client);
     waits_drop_client(client); /* dooms it */
@@ -181,7 +181,7 @@ static void arm_timer(uint64_t due, uint64_t now) {
     (void)timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-/* A process that has the descriptor may write into the pipe: what it writes is thrown away. */
+/* A process that has the descriptor may write into the pipe: these bytes are thrown away. */
 static void handle_event(struct handle *handle, uint32_t events) {
     char text[4096];
     if (read(handle->fd, text, sizeof text) <= 0 && (events & EPOLLHUP))
@@ -195,10 +195,11 @@ static unsigned kind_of(const struct epoll_event *event) { return (uintptr_t)eve
 static void *watched(const struct epoll_event *event) { return (char *)event->data.ptr - kind_of(event); }
 
 /*
- * Takes back what nobody has any more, before any request of the same round. Without this, a request could
- * find memory of a process that was dead when it was sent: the driver closes its own copy of a descriptor
- * only after the reply that took the descriptor along. If it loses its processor in between, the process that
- * got it may die, and another one ask, before the last copy is closed; then the request comes first here.
+ * Takes back memory that no process has any more, before any request of the same round. Without this, a
+ * request could find memory of a process that was dead when it was sent: the driver closes its own copy of a
+ * descriptor only after the reply that took the descriptor along. If it loses its processor in between, the
+ * process that got it may die, and another one ask, before the last copy is closed; then the request comes
+ * first here.
  */
 static void take_back(const struct epoll_event *events, int count) {
     for (int i = 0; i < count; i++)

@@ -2,7 +2,7 @@
  * Device memory: blocks, and the slots by which clients hold them.
  *
  * An allocation must fit three times: into the unit, into every limit on the way up from the process's
- * cgroup, and into what one client may make the driver remember.
+ * cgroup, and into the bound on the records that one client may make the driver keep.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What programs can have. */
+/* The memory for programs. */
 static uint64_t unit_total(uint32_t device, uint32_t mig) {
     const struct sim_device *info = &state.devices[device].info;
     return mig == SIM_NO_MIG ? info->memory - info->reserved : info->mig[mig].memory;

@@ -1,5 +1,5 @@
 /*
- * What /proc says of a client's process: where it stands, and what it may see of others.
+ * /proc's facts about a client's process: its namespace and cgroup, and the others that it may see.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -55,7 +55,7 @@ static uint32_t pid_inside(pid_t pid) {
     return inside;
 }
 
-/* Adds what one connection of a process has on one unit; several connections are one process. */
+/* Adds the memory of one connection of a process on one unit; several connections are one process. */
 static void add_usage(struct client *client, uint32_t device, uint32_t mig, uint64_t since,
                       struct sim_process *entry) {
     uint64_t now = clock_now(), time, index = mig == SIM_NO_MIG ? 0 : 1 + mig;

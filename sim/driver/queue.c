@@ -44,7 +44,7 @@ static bool is_valid(const struct sim_command *given) {
     return given->kind == SIM_RECORD || given->kind == SIM_WAIT_SHARED || given->kind == SIM_MARK;
 }
 
-/* What a command waits for; a context that is gone has nothing under way. */
+/* The commands that a command waits for; a context that is gone has nothing under way. */
 static void aim(struct context *context, const struct sim_command *given, struct command *command) {
     struct context *target = context_of(context->client, given->context);
     uint32_t channel = given->number;
@@ -60,9 +60,9 @@ static void aim(struct context *context, const struct sim_command *given, struct
     state.across += command->across;
 }
 
-/* Neither before what was given before it, nor in the future, whatever the client says. `now` is when this
- * look at the queue began: what was given since then keeps its time, or it would be done before it was given.
- */
+/* Neither before an earlier command, nor in the future, against any claim of the client. `now` is the time
+ * when this look at the queue began: a command given since then keeps its time, or it would be done before it
+ * was given. */
 static uint64_t stamp_of(const struct context *context, const struct sim_command *given, uint64_t now) {
     uint64_t stamp = given->stamp;
     if (stamp > now && stamp > (now = clock_now()))
@@ -110,7 +110,7 @@ void queue_take(struct context *context, uint64_t now) {
     while (head != context->taken && head - context->taken <= SIM_RING) {
         struct sim_command given;
         memcpy(&given, &queue->commands[context->taken % SIM_RING], sizeof given);
-        __asm__ volatile("" ::: "memory"); /* what is checked is the copy, and is not read again */
+        __asm__ volatile("" ::: "memory"); /* the copy is checked, and the original is not read again */
         /* Given since `now` was read: taken next time, so that nothing is done before it was given. */
         if (given.stamp > now && given.stamp <= clock_now())
             break;

@@ -1,7 +1,7 @@
 /*
- * What clients ask. A client may be any process of any container: everything it sends is checked here
- * before anything else sees it, it is answered without waiting for it, and what it can make the driver
- * remember is bounded.
+ * Clients' requests. A client may be any process of any container: everything it sends is checked here before
+ * anything else sees it, it is answered without waiting for it, and the records that it can make the driver
+ * keep are bounded.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -19,7 +19,7 @@ static bool is_alive(const struct client *client) {
 static enum sim_status limit_set(struct client *client, const struct sim_request *request, const char *path) {
     const struct sim_device *info = &state.devices[request->device].info;
     uint64_t soft = request->argument[0], hard = request->argument[1];
-    /* Alive after /proc was asked: so what was read was the client's, not a later process's of that pid. */
+    /* Alive after /proc was asked: so the answer was the client's, not a later process's of that pid. */
     if (client->uid != 0 || !process_on_host(client->pid) || !is_alive(client))
         return SIM_NO_PERMISSION;
     if (!state.memory_limits || info->mig_enabled)

@@ -1,8 +1,8 @@
 /*
  * Simulated device time. Contexts with work take turns on a unit by time slices, as on a card; from one to
- * another there is a switch, which is nobody's time. In a context the first commands of all channels run at
- * the same time and share the unit equally, so that device time is neither made nor lost by running side by
- * side. Records and waits take no time, but they too are done only in their context's turn.
+ * another there is a switch, whose time belongs to no context. In a context the first commands of all
+ * channels run at the same time and share the unit equally, so that device time is neither made nor lost by
+ * running side by side. Records and waits take no time, but they too are done only in their context's turn.
  *
  * The contexts of one MPS server's clients have one turn together, in which each has as much of the unit as
  * its client's percentage says, or less in proportion where that is more than all.
@@ -63,7 +63,7 @@ static void complete(struct context *context, uint32_t number) {
     queue_done(context, number);
 }
 
-/* Completes what takes no time (any more); how many commands run. */
+/* Completes commands that take no time (any more); returns how many commands run. */
 static uint32_t settle(struct context *context) {
     uint32_t running;
     bool changed;
@@ -122,7 +122,7 @@ static uint64_t next_stamp(const struct context *context, uint64_t limit) {
     return limit;
 }
 
-/* Nobody has anything to do: up to when that stays so. */
+/* No context has work: up to when that stays so. */
 static uint64_t idle_until(const struct unit *unit, uint64_t limit) {
     const struct context *context = unit->ring;
     if (context)
@@ -144,7 +144,7 @@ static uint64_t percent_of(const struct context *context) {
     return context->client->mps.server ? context->client->mps.percent : 100;
 }
 
-/* Completes what takes no time for all that have the turn; how many commands run. */
+/* Completes commands that take no time for all contexts that have the turn; returns how many commands run. */
 static uint32_t settle_turn(struct unit *unit) {
     struct context *first = unit->running, *context = first;
     uint32_t all = 0;
@@ -182,7 +182,7 @@ static uint64_t to_next_end(const struct context *context, uint32_t running, uin
     return parts > context->carry ? (parts - context->carry + percent - 1) / percent : 1;
 }
 
-/* Gives the running commands of a context what is theirs of a step. */
+/* Gives the running commands of a context their part of a step. */
 static void run_context(struct context *context, uint32_t running, uint64_t step) {
     uint64_t parts = running * turn.whole, percent = percent_of(context);
     if (context->carry >= parts)
@@ -254,7 +254,7 @@ static void simulate(struct unit *unit, uint64_t until) {
         if (unit->switch_left) {
             uint64_t step = least(unit->switch_left, until - unit->clock);
             unit->switch_left -= step;
-            meter_add(&unit->meter, unit->clock, unit->clock + step); /* busy, with nobody's work */
+            meter_add(&unit->meter, unit->clock, unit->clock + step); /* busy, with work of no context */
             unit->clock += step;
         } else {
             run(unit, until);
@@ -267,8 +267,8 @@ static void take_all(struct unit *unit, uint64_t now) {
         queue_take(context, now);
 }
 
-/* Work of one unit waits for another's: all go on together, by steps that are short beside what they
- * simulate. */
+/* Work of one unit waits for another's: all go on together, by steps that are short beside the simulated
+ * time. */
 static void advance_all(uint64_t now) {
     uint64_t oldest = now;
     for (uint32_t i = 0; i < state.device_count; i++)
@@ -323,7 +323,7 @@ uint64_t context_due(const struct context *context, uint32_t number, uint64_t po
         return turn_ends(unit) + state.switch_time + own;
     if (own)
         return unit->clock + unit->switch_left + own;
-    /* It spins, or waits for another: whatever happens first may end that. */
+    /* It spins, or waits for another: the first event may end that. */
     uint32_t running = 0;
     EACH_ACTIVE(context, i)
     running += readiness_of(context, &context->channels[i]) == RUNS;

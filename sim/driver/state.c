@@ -1,5 +1,5 @@
 /*
- * The state itself: what is found in it by number, which descriptors are watched, and the log.
+ * The state itself: its objects by number, the watched descriptors, and the log.
  */
 #define _GNU_SOURCE
 #include "state.h"

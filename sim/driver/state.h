@@ -1,11 +1,10 @@
 /*
  * The state of xpu-sim-driver. One thread owns all of it; nothing here is shared with a client.
  *
- * A unit is what memory and kernels are accounted to: a device, or one MIG device of it. A context is a
- * client's work on one unit. A block is memory, booked on the unit and on the cgroup that the process was in
- * when it allocated; it lives until the last slot (a client's hold on it) and the last handle (a file
- * descriptor on its way somewhere) are gone. It is in a process's reported usage only as long as its
- * allocator has it.
+ * Memory and kernels are accounted to a unit: a device, or one MIG device of it. A context is a client's work
+ * on one unit. A block is memory, booked on the unit and on the cgroup that the process was in when it
+ * allocated; it lives until the last slot (a client's hold on it) and the last handle (a file descriptor on
+ * its way somewhere) are gone. It is in a process's reported usage only as long as its allocator has it.
  */
 #ifndef XPU_SIM_STATE_H
 #define XPU_SIM_STATE_H
@@ -44,7 +43,7 @@ struct unit {
     uint64_t used;            /* bytes */
     struct context *contexts; /* those with a queue, by `next_of_unit` */
     struct context *ring;     /* one of those with commands, which take turns; NULL: none */
-    struct context *running;  /* whose turn it is; NULL: nobody's */
+    struct context *running;  /* whose turn it is; NULL: no context's */
     uint32_t last;            /* serial of the one whose turn it was: there is no switch to that one */
     uint64_t clock;           /* up to when its work is simulated, ns */
     uint64_t slice_left;      /* of the running context, ns */
@@ -104,7 +103,7 @@ struct context {
     struct sim_queue *queue; /* shared with the client; NULL: not asked for yet */
     uint64_t taken;          /* commands of it */
     uint64_t latest;         /* stamp of the last of those */
-    enum sim_status fault;   /* SIM_OK, or what ended its work for good */
+    enum sim_status fault;   /* SIM_OK, or the error that ended its work for good */
     struct channel channels[SIM_MAX_CHANNELS];
     uint64_t active; /* the channels with commands, by bit */
     uint64_t carry;  /* device time that was too little to divide, ns */
@@ -138,9 +137,9 @@ struct data {
 
 struct block {
     uint64_t size;
-    struct cgroup *cgroup; /* NULL: host memory, which nobody is charged for */
+    struct cgroup *cgroup; /* NULL: host memory, which is charged to no unit */
     uint32_t device, mig;
-    struct client *owner;          /* in whose reported usage it is; NULL: in nobody's any more */
+    struct client *owner;          /* in whose reported usage it is; NULL: in none any more */
     uint32_t owned;                /* slots of the owner's */
     uint32_t references;           /* slots and handles */
     struct data *data;             /* NULL: not shared */
@@ -168,7 +167,7 @@ struct mps {
     uint64_t key;
     struct client *server;
     uint32_t percent;      /* of the device's multiprocessors that it may use */
-    uint64_t pinned, held; /* bytes of device memory: the limit (0: none), and what it has allocated */
+    uint64_t pinned, held; /* bytes of device memory: the limit (0: none), and its allocations */
     bool struck;           /* a fault was its, or another's under its server */
     enum sim_status fault; /* SIM_OK, or why it has lost all */
 };
@@ -231,7 +230,7 @@ struct unit *unit_of(uint32_t device, uint32_t mig);
 struct context *context_of(struct client *client, uint32_t id);
 /* NULL: it is gone. */
 struct context *context_behind(struct reference reference);
-/* What an event's pointer means is told by its lowest bits. */
+/* The lowest bits of an event's pointer tell its kind. */
 enum { WATCH_CLIENT = 0, WATCH_DEATH = 1, WATCH_HANDLE = 2 };
 bool watch(int fd, void *what, unsigned kind);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -265,7 +264,7 @@ void memory_unref(struct block *block);
 void data_release(struct data *data);
 void memory_free_context(struct client *client, uint32_t context);
 void memory_free_client(struct client *client);
-/* The values of SIM_MEMORY; what is reserved is in neither of the others. */
+/* The values of SIM_MEMORY; the reserved memory is in neither of the others. */
 void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_t *value);
 
 /* share.c; descriptors that they are given are theirs to close, unless taken */
@@ -275,13 +274,13 @@ enum sim_status share_open(struct client *client, const uint64_t *key, struct si
 enum sim_status share_export(struct client *client, uint64_t id, int *handle);
 enum sim_status share_import(struct client *client, int fd, struct sim_opened *opened, int *data);
 void share_forget_client(struct client *client);
-/* Nobody has the descriptor any more. */
+/* No process has the descriptor any more. */
 void share_hangup(struct handle *handle);
 
 /* context.c */
 enum sim_status context_create(struct client *client, uint32_t device, uint32_t mig, uint64_t *id);
 enum sim_status context_destroy(struct client *client, uint32_t id);
-/* *fd: what the client is to map, to be closed after the reply. */
+/* *fd: the memory for the client to map, to be closed after the reply. */
 enum sim_status context_queue(struct context *context, int *fd);
 
 /* event.c; a number that is no event of the context: SIM_INVALID */
@@ -302,7 +301,7 @@ enum sim_status event_open(struct context *context, const uint64_t *key, uint64_
 struct context *event_latest(struct context *context, uint64_t number, uint32_t *channel, uint64_t *position);
 
 /* queue.c */
-/* Takes what the client has put into a context's queue; `now`: as of when. */
+/* Takes the client's commands from a context's queue; `now`: as of this time. */
 void queue_take(struct context *context, uint64_t now);
 /* The first command of a channel is done. */
 void queue_done(struct context *context, uint32_t channel);
@@ -318,7 +317,7 @@ static inline struct command *queue_head(const struct channel *channel) {
 
 /* clock.c */
 uint64_t clock_now(void);
-/* Its time in us since 1970; the same at each call, whatever becomes of the system's clock. */
+/* Its time in us since 1970; the same at each call, also after a change of the system's clock. */
 uint64_t clock_date(uint64_t time);
 uint64_t clock_of_date(uint64_t date);
 /* The unit or context was busy in that time (clock, ns). */
@@ -351,16 +350,16 @@ void unit_advance(struct unit *unit, uint64_t now);
 uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
 /* mps.c */
 enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value);
-/* A client goes; with a server, what its clients have. */
+/* A client goes; with a server, all that its clients have goes too. */
 void mps_leave(struct client *gone);
 
-/* process.c: what /proc says of a client. */
+/* process.c: /proc's facts about a client. */
 bool process_on_host(pid_t pid);
 uint32_t process_list(struct client *asker, const struct sim_request *request, struct sim_process *found);
 uint32_t process_users(uint32_t *pids);
 
 /* reply.c */
-/* What a reply says beside its status; the payload need not outlive the call. */
+/* A reply's contents beside its status; the payload need not outlive the call. */
 struct answer {
     uint64_t value[3];
     const void *payload;

@@ -1,6 +1,6 @@
 /*
- * nvidia-cuda-mps-server: the stand-in. Its connection to xpu-sim-driver is what its clients' contexts run
- * under; with that, they end. It does nothing else but tell its control daemon how it is.
+ * nvidia-cuda-mps-server: the stand-in. Its clients' contexts run under its connection to xpu-sim-driver, and
+ * end with it. Its only other work is to tell its control daemon its state.
  */
 #define _GNU_SOURCE
 #include "../mps_protocol.h"
@@ -18,7 +18,7 @@
 
 static int driver;
 
-/* ROOT/run/nvidia-sim: ROOT is what precedes /usr/bin in this program's path. */
+/* ROOT/run/nvidia-sim: ROOT is the part before /usr/bin in this program's path. */
 static int open_driver(void) {
     char path[PATH_MAX], folder[PATH_MAX + 32];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);

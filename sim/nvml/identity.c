@@ -1,5 +1,5 @@
 /*
- * libnvidia-ml: what a device is. None of this needs the card to answer, so it works for a lost one too.
+ * libnvidia-ml: a device's identity. None of this needs the card to answer, so it works for a lost one too.
  */
 #define _GNU_SOURCE
 #include "library.h"

@@ -1,5 +1,5 @@
 /*
- * Inside libnvidia-ml: what a handle is, and the checks that every function begins with.
+ * Inside libnvidia-ml: the handles, and the checks that every function begins with.
  */
 #ifndef XPU_SIM_NVML_LIBRARY_H
 #define XPU_SIM_NVML_LIBRARY_H
@@ -27,7 +27,7 @@ nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply 
 nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index);
 
 unsigned long long nvml_now(void); /* µs, as time stamps are */
-/* NVML's convention for lists: *count is the capacity, and becomes what there is. */
+/* NVML's convention for lists: *count is the capacity, and becomes the number there is. */
 nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *infos);
 /* A buffer for SIM_MAX_PROCESSES, one for each thread: 24 KiB are too much for a small stack. */
 struct sim_process *nvml_process_buffer(void);
@@ -57,7 +57,7 @@ nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
         return NVML_SUCCESS;                                                                                 \
     }
 
-/* The same of what a MIG device has none of its own. */
+/* The same for values that a MIG device has none of itself. */
 #define ANSWER_OF_CARD(function, condition, number)                                                          \
     NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *answer) {                              \
         CHECK(condition, device, answer);                                                                    \

@@ -1,5 +1,6 @@
 /*
- * libnvidia-ml: who uses a device. As with the real driver, a process sees those of its own pid namespace.
+ * libnvidia-ml: the processes on a device. As with the real driver, a process sees those of its own pid
+ * namespace.
  */
 #define _GNU_SOURCE
 #include "library.h"

@@ -1,5 +1,5 @@
 /*
- * libnvidia-ml: what a device does: memory, utilisation, temperature, power, clocks, modes.
+ * libnvidia-ml: a device's present state: memory, utilisation, temperature, power, clocks, modes.
  *
  * Utilisation is the card's busy time; temperature and power follow it. A simulated kernel touches no memory,
  * so that the memory controller's utilisation is always 0.
@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* With `total` and `free` as NVML has them: what the driver keeps for itself is in the one and not in the
- * other. A limit set below what is already in use leaves nothing free, and not less than nothing. */
+/* With `total` and `free` as NVML has them: the driver's own memory is in the one and not in the other. A
+ * limit set below the present use leaves nothing free, and not less than nothing. */
 static nvmlReturn_t memory_of(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct sim_reply reply;
     nvmlReturn_t result = nvml_ask(device, SIM_MEMORY, &reply, NULL, 0);
@@ -24,7 +24,7 @@ static nvmlReturn_t memory_of(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     return result;
 }
 
-/* The older form has no place for what is reserved, and counts it as used. */
+/* The older form has no place for reserved memory, and counts it as used. */
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     nvmlMemory_v2_t card;
     CHECK(nvml_check_alive, device, memory);
@@ -196,7 +196,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t devi
     return nvmlDeviceGetSupportedClocksThrottleReasons(device, reasons);
 }
 
-/* The modes of a card that nobody has changed. */
+/* The modes of an unchanged card. */
 ANSWER(nvmlDeviceGetPersistenceMode, nvml_check_alive, 1)
 ANSWER(nvmlDeviceGetComputeMode, nvml_check_alive, 0)
 ANSWER(nvmlDeviceGetDisplayMode, nvml_check_alive, 0)

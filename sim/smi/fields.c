@@ -37,7 +37,7 @@ bool smi_value(const struct field *field, const struct subject *of, char *text, 
         UNUSED;                                                                                              \
         return nvml.function(of->device, text, (unsigned int)size);                                          \
     }
-/* Of a call that puts the value into a variable; what follows the call is how to print that. */
+/* Of a call that puts the value into a variable; the expression after the call prints it. */
 #define VALUE(name, variable, call, ...)                                                                     \
     READ(name) {                                                                                             \
         variable;                                                                                            \
@@ -263,7 +263,7 @@ READ(process_name) {
 enum { BUSY_SM, BUSY_MEMORY, BUSY_ENCODER, BUSY_DECODER };
 enum { LAST_SECOND = 1000000 /* us */ };
 
-/* The newest sample of the last second. The argument: of what. */
+/* The newest sample of the last second. The argument: its kind. */
 READ(busy) {
     static nvmlProcessUtilizationSample_t samples[SMI_MAX_PROCESSES];
     const nvmlProcessUtilizationSample_t *newest = NULL;
@@ -321,7 +321,7 @@ const struct field smi_device_columns[] = {
     {0},
 };
 
-/* What both tables of processes have of the device. */
+/* The device's columns in both tables of processes. */
 #define OF_DEVICE                                                                                            \
     {CSV("timestamp"), .read = timestamp}, {CSV("gpu_name"), .read = name_of},                               \
         {CSV("gpu_bus_id"), .read = bus_id}, {CSV("gpu_serial"), .read = serial}, {                          \

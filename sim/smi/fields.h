@@ -7,7 +7,7 @@
 
 #include "library.h"
 
-/* What a field is read of: a device, or a process on it. */
+/* The object of a field: a device, or a process on it. */
 struct subject {
     nvmlDevice_t device;
     unsigned int pid;
@@ -15,7 +15,7 @@ struct subject {
     const nvmlAccountingStats_t *stats; /* of one that was accounted */
 };
 
-/* What -d names; a field of the report has its own. */
+/* The sections that -d names; a field of the report has its own. */
 #define SMI_SECTIONS(X)                                                                                      \
     X(MEMORY)                                                                                                \
     X(UTILIZATION)                                                                                           \
@@ -50,7 +50,7 @@ enum {
         SMI_CHOSEN = 1 << SMI_SECTION_COUNT /* as text only where -d names it */
 };
 
-/* What is no single value: the report has a list there. */
+/* A field without a single value: the report has a list there. */
 enum smi_list { SMI_NO_LIST, SMI_LIST_MIG, SMI_LIST_PROCESSES, SMI_LIST_ACCOUNTED, SMI_LIST_SAMPLES };
 
 /* One value in all outputs that have it; or a heading of the report, where fields of greater depth follow. */

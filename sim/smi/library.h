@@ -1,6 +1,6 @@
 /*
- * Inside nvidia-smi, the lowest part: libnvidia-ml, found at run time as the real one does, and what of it
- * needs more than one call. Above are the values (fields.h), and above these what prints them (outputs.h).
+ * Inside nvidia-smi, the lowest part: libnvidia-ml, found at run time as the real one does, and queries that
+ * need more than one call. Above are the values (fields.h), and above these the output (outputs.h).
  */
 #ifndef XPU_SIM_SMI_LIBRARY_H
 #define XPU_SIM_SMI_LIBRARY_H
@@ -93,7 +93,7 @@ struct nvml {
     SMI_NEWER_FUNCTIONS(SMI_POINTER)
 };
 extern struct nvml nvml;
-/* The driver's branch, such as 580: what is printed changes with it. */
+/* The driver's branch, such as 580: the output changes with it. */
 extern unsigned int smi_branch;
 /* Since then the driver's version is the KMD's, and CUDA's the UMD's. */
 enum { SMI_RENAMED = 610 };
@@ -102,9 +102,9 @@ enum { SMI_MAX_DEVICES = 64, SMI_MAX_PROCESSES = 512 };
 
 /* true: the library is there, with all functions. */
 bool smi_load(void);
-/* Memory as the driver's newest function tells it; before R510 nothing is known of what the driver keeps. */
+/* Memory as the driver's newest function tells it; before R510 the driver's own memory is unknown. */
 nvmlReturn_t smi_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory);
-/* The processes of a device; *count is what was found. */
+/* The processes of a device; *count is the number found. */
 nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsigned int *count);
 /* The processes of which the driver keeps an account; how many there are. */
 unsigned int smi_accounted(nvmlDevice_t device, unsigned int pids[SMI_MAX_PROCESSES]);

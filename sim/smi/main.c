@@ -140,7 +140,7 @@ static bool parse(int argc, char **argv, struct options *options) {
     return true;
 }
 
-/* -q with what goes with it, --query-..., --help-..., -L and --version exclude each other. */
+/* -q with its options, --query-..., --help-..., -L and --version exclude each other. */
 static bool parse_combination(const struct options *options) {
     int outputs = options->query + options->list + options->version;
     for (int kind = SMI_GPUS; kind <= SMI_ACCOUNTED; kind++)
@@ -152,7 +152,8 @@ static bool parse_combination(const struct options *options) {
     return false;
 }
 
-/* A whole number above 0, or what `otherwise` says where there is none; 0: it is none, which is said. */
+/* A whole number above 0, or `otherwise` without an argument; 0: it is no such number, with an error printed.
+ */
 static unsigned int number(const char *text, unsigned int otherwise) {
     char *end = NULL;
     if (!text)
@@ -314,7 +315,7 @@ static int run(const struct options *options) {
         return run_command(options, &selection);
     for (bool first = true; status == 0 && !ferror(stdout); first = false) {
         status = show(options, &selection, first);
-        fflush(stdout); /* for who reads each round as it comes */
+        fflush(stdout); /* for readers of each round as it comes */
         if (!interval)
             break;
         smi_sleep(ms);

@@ -1,5 +1,5 @@
 /*
- * Inside nvidia-smi: what its options choose between.
+ * Inside nvidia-smi: the outputs that its options choose from.
  */
 #ifndef XPU_SIM_SMI_OUTPUTS_H
 #define XPU_SIM_SMI_OUTPUTS_H
@@ -21,9 +21,9 @@ enum smi_query { SMI_GPUS, SMI_APPS, SMI_ACCOUNTED };
 int smi_query(const struct selection *selection, enum smi_query kind, const char *fields, bool header,
               bool units);
 void smi_help_query(enum smi_query kind);
-/* -q and -q -x; `sections`: what -d names, 0 for all. */
+/* -q and -q -x; `sections`: those that -d names, 0 for all. */
 void smi_report(const struct selection *selection, bool xml, unsigned int sections);
-/* What a list of -d's names says; 0: one of them is unknown, which is said. */
+/* The sections in a list of -d's names; 0: one of them is unknown, with an error printed. */
 unsigned int smi_sections(const char *names);
 /* dmon and pmon. `columns`: -s; `stamps`: -o; `count` 0: for good. */
 struct monitor {

@@ -117,7 +117,7 @@ int smi_query(const struct selection *selection, enum smi_query kind, const char
     return 0;
 }
 
-/* What a name is called in the report, group by group. */
+/* The report's term for a name, group by group. */
 static void print_meaning(const struct field *all, const struct field *field) {
     for (int depth = 1; depth < field->depth; depth++) {
         const struct field *group = field;

@@ -20,8 +20,8 @@ static void text_line(int depth, const char *label, const char *value) {
     printf("%*s%-*s: %s\n", depth * 4, "", colon - depth * 4, label, value);
 }
 
-/* Text in an element, with what XML has other words for. A process may give itself any name, such as one with
- * bytes that no XML can have: of those that are not ASCII it is not known what the real one prints. */
+/* Text in an element, with XML's entities. A process may give itself any name, such as one with bytes that no
+ * XML can have: the real one's output for those that are not ASCII is not known. */
 static void xml_text(const char *text) {
     for (; *text; text++)
         switch (*text) {
@@ -95,7 +95,7 @@ static const struct field *after(const struct field *field) {
     return next;
 }
 
-/* Prints a field and what is below it, `shift` deeper than it says; the field after that. */
+/* Prints a field and the fields below it, `shift` deeper than its own depth; returns the field after that. */
 static const struct field *print_field(const struct field *field, const struct subject *of, bool xml,
                                        int shift) {
     const struct field *next = after(field);
@@ -117,7 +117,7 @@ static void print_fields(const struct field *fields, const struct subject *of, b
         fields = fields->depth ? print_field(fields, of, xml, shift) : fields + 1;
 }
 
-/* ---- what is no single value ---- */
+/* ---- fields without a single value ---- */
 
 static void list_mig(const struct subject *of, const struct field *field, bool xml) {
     nvmlDevice_t mig;
@@ -244,7 +244,7 @@ unsigned int smi_sections(const char *names) {
     return sections;
 }
 
-/* As text without -d all but what -d has to name; as XML all. */
+/* As text without -d all sections except those that -d has to name; as XML all. */
 static bool is_chosen(const struct field *field, bool xml, unsigned int sections) {
     if (sections)
         return field->sections & sections;

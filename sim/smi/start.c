@@ -4,7 +4,7 @@
  */
 #if defined(__x86_64__) && !defined(XPU_SIM_COMMON_START)
 __asm__(".symver __libc_start_main,__libc_start_main@GLIBC_2.2.5\n"
-        /* As crt1.o: the stack is main's argc and argv, rdx what is to be called at exit. There are no
+        /* As crt1.o: the stack is main's argc and argv, rdx the function to call at exit. There are no
          * constructors of our own, so init and fini are none. */
         ".globl _start\n"
         ".type _start,@function\n"
@@ -23,7 +23,7 @@ __asm__(".symver __libc_start_main,__libc_start_main@GLIBC_2.2.5\n"
         "    hlt\n");
 #elif defined(__aarch64__) && !defined(XPU_SIM_COMMON_START)
 __asm__(".symver __libc_start_main,__libc_start_main@GLIBC_2.17\n"
-        /* As above; x0 is what is to be called at exit. */
+        /* As above; x0 is the function to call at exit. */
         ".globl _start\n"
         ".type _start,%function\n"
         "_start:\n"

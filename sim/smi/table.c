@@ -66,7 +66,7 @@ static void print_head(void) {
     rule('|', '=', '|');
 }
 
-/* Text of a value, or what nvidia-smi says in its place. */
+/* Text of a value, or nvidia-smi's word in its place. */
 __attribute__((format(printf, 4, 5))) static const char *value_text(nvmlReturn_t result, char *text,
                                                                     size_t size, const char *format, ...) {
     if (result == NVML_ERROR_NOT_SUPPORTED) {

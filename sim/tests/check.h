@@ -1,6 +1,6 @@
 /*
- * What the programs of these tests have in common: a call that must have a result, and the choice of a check
- * by its name. What was otherwise is said on standard output, and the program ends with 1.
+ * The common part of these tests' programs: a call that must have a result, and the choice of a check by its
+ * name. A difference is printed on standard output, and the program ends with 1.
  */
 #ifndef XPU_SIM_TESTS_CHECK_H
 #define XPU_SIM_TESTS_CHECK_H

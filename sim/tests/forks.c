@@ -1,6 +1,6 @@
 /*
- * Processes that fork, and threads of the libraries' own: `forks CHECK` says "ok", or what was otherwise than
- * it must be. A child that hangs is ended by its alarm.
+ * Processes that fork, and threads of the libraries' own: `forks CHECK` prints "ok", or the difference from
+ * the expected result. A child that hangs is ended by its alarm.
  */
 #define _GNU_SOURCE
 #include "../../native/headers/nvml/nvml.h"
@@ -111,7 +111,7 @@ static void in_child_of_busy_parent(void) {
     use_nvml();
 }
 
-/* Whatever lock a thread of the parent has at the fork, the child has none. */
+/* A thread of the parent may have any lock at the fork; the child has none. */
 static void check_meanwhile(void) {
     static void *(*const functions[THREADS])(void *) = {names, names, allocate, observe};
     pthread_t threads[THREADS];
@@ -165,7 +165,7 @@ static void in_child_with_none(void) {
     expect_threads(2);
 }
 
-/* One of each library, and no more, whatever begins and ends again. */
+/* One of each library, and no more, through all beginnings and ends. */
 static void check_threads(void) {
     use_nvml();
     expect_threads(1);

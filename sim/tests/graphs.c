@@ -1,6 +1,6 @@
 /*
- * Streams, their capture, graphs, modules and launches by the driver API: `graphs CHECK` says "ok", or what
- * was otherwise than it must be. sim/tests/cudart has what the runtime API reaches of it.
+ * Streams, their capture, graphs, modules and launches by the driver API: `graphs CHECK` prints "ok", or the
+ * difference from the expected result. sim/tests/cudart has the part that the runtime API reaches.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -76,7 +76,7 @@ static void check_broken_captures(void) {
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(two, &graph));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(one, &graph));
     HOLDS(!graph);
-    begin(one); /* to wait for what has only been written down */
+    begin(one); /* a wait for work that has only been captured */
     MUST(LAUNCH(kernel, one));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(one));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, LAUNCH(kernel, one));
@@ -101,7 +101,7 @@ static void check_broken_captures(void) {
 
 static void add_two(void *number) { *(int *)number += 2; }
 
-/* Every kind of node, one after the other, and what they did. */
+/* Every kind of node, one after the other, and their effects. */
 static void check_nodes(void) {
     int called = 0;
     char text[16] = "";
@@ -195,7 +195,7 @@ static void check_memory(void) {
     EXPECT(0, graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT));
     MUST(cuGraphLaunch(exec, one));
     MUST(cuMemsetD8_v2(first, 1, 6 * MIB));
-    MUST(cuGraphLaunch(exec, one)); /* which frees what the launch before has left */
+    MUST(cuGraphLaunch(exec, one)); /* which frees the memory left by the launch before */
     EXPECT(6 * MIB, before - free_bytes());
     MUST(cuGraphInstantiateWithFlags(&again, other, 0));
     MUST(cuGraphLaunch(again, one));

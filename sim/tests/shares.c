@@ -1,9 +1,9 @@
 /*
  * A load that limits itself: `shares FILE WHO HOW-MANY SHARE CHARGE SECONDS` keeps the device busy as long as
  * its budget of each period lasts, and prints the percentage of the time that its kernels took: the median of
- * the periods, as a processor that comes late disturbs some. CHARGE says what of the time between two events
- * of its own work it is charged: "elapsed" all of it, "own" that time divided by the number of loads that
- * have work then. The loads know of each other by FILE.
+ * the periods, as a processor that comes late disturbs some. CHARGE says which part of the time between two
+ * events of its own work it is charged: "elapsed" all of it, "own" that time divided by the number of loads
+ * that have work then. The loads know of each other by FILE.
  *
  * It is the check of the simulated device's time sharing, and no limiter that anybody should use.
  */

@@ -1,7 +1,7 @@
 /*
- * What streams of one context, and contexts, do to each other: `streams CHECK` says "ok", or what was
- * otherwise than it must be. Times are simulated ones, and exact: work is held back by a kernel that spins
- * until all is in place.
+ * The effects of streams of one context, and of contexts, on each other: `streams CHECK` prints "ok", or the
+ * difference from the expected result. Times are simulated ones, and exact: work is held back by a kernel
+ * that spins until all is in place.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -65,7 +65,7 @@ static void check_order(void) {
     MUST(launch("busy_10ms", streams[2]));
     MUST(launch("busy_10ms", streams[2]));
     MUST(cuEventRecord(events[0], streams[2]));
-    MUST(launch("busy_3600s", streams[2])); /* comes after what is waited for */
+    MUST(launch("busy_3600s", streams[2])); /* comes after the work that is waited for */
     MUST(cuStreamWaitEvent(streams[3], events[0], 0));
     MUST(launch("busy_5ms", streams[3]));
     MUST(cuEventRecord(events[1], streams[3]));
@@ -76,7 +76,7 @@ static void check_order(void) {
     MUST(cuStreamSynchronize(streams[3]));
 }
 
-/* A record where nothing else is goes by what runs elsewhere. */
+/* A record in a stream without other work does not wait for work elsewhere. */
 static void check_idle_stream(void) {
     MUST(launch("busy_3600s", streams[2]));
     for (int i = 0; i < 3; i++) {
@@ -130,7 +130,7 @@ static void *fill(void *unused) {
     return NULL;
 }
 
-/* Who launches into a full queue waits, and nobody else. */
+/* Only the thread that launches into a full queue waits. */
 static void check_full_queue(void) {
     struct timespec pause = {0, 50000000};
     pthread_t thread;
@@ -164,7 +164,7 @@ static void check_graph(void) {
     MUST(cuGraphDestroy(graph));
 }
 
-/* Memory that is freed in one stream is given back when that one is done, whatever another still does. */
+/* Memory that is freed in one stream is given back when that one is done, even if another still has work. */
 static void check_pool(void) {
     CUdeviceptr pointer;
     size_t before, now, total;
@@ -182,9 +182,10 @@ static void check_pool(void) {
     EXPECT(before, now);
 }
 
-/* A context's failure is its own: what it says from then on, and what others do meanwhile. */
+/* A context's failure is its own: its answers from then on, and the others' work meanwhile. */
 static void check_fault(const char *kernel, CUresult fault) {
-    static CUstream stream; /* as the others, for what finds memory that nothing points to */
+    static CUstream
+        stream; /* static like the others, for leak checkers: they report memory without a pointer to it */
     static CUmodule before;
     CUcontext other, popped;
     CUdeviceptr pointer;

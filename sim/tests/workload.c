@@ -1,6 +1,6 @@
 /*
- * What a program does with the libraries, from several threads at once: built with sanitizers, it
- * finds errors in them that a well-behaved caller can meet. Prints "done" if all went as it must.
+ * A program's use of the libraries, from several threads at once: built with sanitizers, it finds errors in
+ * them that a well-behaved caller can meet. Prints "done" if all went as it must.
  */
 #define _GNU_SOURCE
 #include "../../native/headers/nvml/nvml.h"

@@ -2,8 +2,8 @@
  * libcuda: arrays and mipmapped arrays.
  *
  * Rows take a multiple of 64 bytes and slices one of 8 rows, which is how a device lays them out in blocks.
- * What is below 2 MiB then comes out of the context's shared pieces, as linear memory does. Sparse arrays and
- * those of deferred mapping take nothing by themselves.
+ * An array below 2 MiB then comes out of the context's shared pieces, as linear memory does. Sparse arrays
+ * and those of deferred mapping take nothing by themselves.
  */
 #define _GNU_SOURCE
 #include "array.h"

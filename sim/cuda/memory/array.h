@@ -11,12 +11,12 @@ enum { ARRAY_MAGIC = 0x41525231, MIPMAP_MAGIC = 0x4d495031, MAX_LEVELS = 32 };
 /* Memory that is mapped to a part of an array without its own. */
 struct binding {
     struct allocation *allocation;
-    unsigned level, layer, x, y, z; /* what it is known by */
+    unsigned level, layer, x, y, z; /* its identity */
     bool tail;
     struct binding *next;
 };
 
-/* What an array and a mipmapped array have in common: the bytes. */
+/* The common part of an array and a mipmapped array: the bytes. */
 struct array_storage {
     CUcontext context;
     CUDA_ARRAY3D_DESCRIPTOR description;

@@ -1,5 +1,5 @@
 /*
- * libcuda: what an array says of itself.
+ * libcuda: an array's properties.
  */
 #define _GNU_SOURCE
 #include "array.h"

@@ -2,7 +2,7 @@
  * libcuda: memory as the driver gives it, and the file that this process's bytes are in.
  *
  * The file is as long as it ever gets from the start, and nothing is taken for it until something is written.
- * Places in it are used once: what is freed is cut out of it, unless another process still has it open.
+ * Places in it are used once: freed memory is cut out of it, unless another process still has it open.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"
@@ -62,7 +62,7 @@ CUresult cuda_take(CUcontext context, CUdevice number, size_t size, bool host, s
                                   .context = context ? context->id : SIM_NO_CONTEXT,
                                   .argument = {size, host ? SIM_HOST_MEMORY : 0}};
     result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
-    /* What pools of this process keep unused is not worth a refusal. */
+    /* Unused memory in this process's pools is not worth a refusal. */
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !host && give_spare(number))
         result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
     if (result != CUDA_SUCCESS) {

@@ -1,6 +1,7 @@
 /*
  * libcuda: logical endpoints (CUDA 13.3), to which memory is bound as to multicast objects. Cards have them
- * where a switch connects them. What an exported handle opens here has its properties and no memory.
+ * where a switch connects them. An exported handle opens an endpoint here with its properties and without
+ * memory.
  */
 #define _GNU_SOURCE
 #include "vmm.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What CUipcMemHandle has in it. */
+/* The contents of CUipcMemHandle. */
 struct told {
     uint64_t key[2], offset, size;
 };
@@ -50,7 +50,7 @@ static CUresult open_range(struct range *range, const struct told *told) {
         return result;
     range->device = range->backing->device;
     if (own)
-        result = CUDA_ERROR_INVALID_CONTEXT; /* who exports cannot import */
+        result = CUDA_ERROR_INVALID_CONTEXT; /* the exporter cannot import */
     else if (!told->size || told->size > range->backing->size ||
              told->offset > range->backing->size - told->size)
         result = CUDA_ERROR_INVALID_VALUE;
@@ -175,7 +175,7 @@ CUDA_API CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUextern
     return cuda_leave(result);
 }
 
-/* What is mapped of it stays until it is freed. */
+/* A mapping of it stays until it is freed. */
 CUDA_API CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)

@@ -1,7 +1,7 @@
 /*
- * libcuda: a context's limits. What they need beyond what a context has from the start is device memory: the
- * heap that kernels allocate from, the buffer that they print to, and a stack for each thread that the
- * device can have resident.
+ * libcuda: a context's limits. Their need beyond a context's memory from the start is device memory: the heap
+ * that kernels allocate from, the buffer that they print to, and a stack for each thread that the device can
+ * have resident.
  *
  * A real driver may take it as late as at the next launch; here it is taken at once.
  */

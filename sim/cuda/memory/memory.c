@@ -1,8 +1,8 @@
 /*
  * libcuda: linear memory.
  *
- * What it costs is the driver's to count: a context's allocations below 2 MiB share pieces of that size, the
- * others are rounded up to it. Kernels do not compute anything, and never touch it.
+ * The driver counts its cost: a context's allocations below 2 MiB share pieces of that size, the others are
+ * rounded up to it. Kernels do not compute anything, and never touch it.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"
@@ -119,7 +119,7 @@ CUresult cuda_linear(CUcontext context, enum range_kind kind, size_t bytes, uint
 void cuda_linear_free(struct range *range) {
     struct heap *small = range->span && !range->pool ? range->span->segment->heap : NULL;
     cuda_range_free(range, NULL);
-    if (small) /* pieces that nobody needs go back at once */
+    if (small) /* unneeded pieces go back at once */
         cuda_heap_trim(small, 0, true);
 }
 

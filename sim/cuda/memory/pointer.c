@@ -1,12 +1,12 @@
 /*
- * libcuda: what is known of a pointer.
+ * libcuda: the attributes of a pointer.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"
 
 #include <string.h>
 
-/* With the lock held; what is mapped is found before what it is mapped into. */
+/* With the lock held; a mapping is found before the reservation that it is mapped into. */
 static struct range *find(CUdeviceptr pointer) {
     struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     return range ? range : cuda_range_of(&cuda_reservations, (uintptr_t)pointer, 1);
@@ -134,7 +134,7 @@ CUDA_API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribut
     return cuda_leave(result);
 }
 
-/* Never an error for one value: what there is none of becomes zeros. */
+/* Never an error for one value: a missing value becomes zeros. */
 CUDA_API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
                                          CUdeviceptr pointer) {
     CUresult result = cuda_ready();

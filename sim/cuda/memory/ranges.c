@@ -1,5 +1,5 @@
 /*
- * libcuda: what is at an address. Ranges never overlap, so that "lies within" is an order, and libc's trees
+ * libcuda: the range at an address. Ranges never overlap, so that "lies within" is an order, and libc's trees
  * can search by it.
  */
 #define _GNU_SOURCE

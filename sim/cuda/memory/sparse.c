@@ -26,7 +26,7 @@ static struct binding named(const CUarrayMapInfo *info) {
                             .z = info->subresource.sparseLevel.offsetZ};
 }
 
-/* What was there before is no longer mapped. */
+/* The previous memory is no longer mapped there. */
 static void unbind(struct array_storage *storage, const struct binding *name) {
     for (struct binding **link = &storage->bindings; *link; link = &(*link)->next) {
         struct binding *each = *link;

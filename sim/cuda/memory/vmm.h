@@ -1,5 +1,5 @@
 /*
- * Inside libcuda: what cuMemCreate makes.
+ * Inside libcuda: the allocations of cuMemCreate.
  */
 #ifndef XPU_SIM_CUDA_VMM_H
 #define XPU_SIM_CUDA_VMM_H
@@ -30,7 +30,7 @@ void cuda_allocation_unmapped(struct allocation *allocation);
 void cuda_allocation_released(struct allocation *allocation);
 /* The memory of a range that was mapped to it. */
 void cuda_range_unmapped(const struct range *old);
-/* Lists of what memory is bound to an object of `whole` bytes. */
+/* Lists of the memory bound to an object of `whole` bytes. */
 struct bound;
 CUresult cuda_bind(struct bound **list, size_t whole, size_t offset, struct allocation *memory,
                    size_t memory_offset, size_t size);

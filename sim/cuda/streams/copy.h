@@ -1,5 +1,5 @@
 /*
- * Inside libcuda: what copies of all kinds share.
+ * Inside libcuda: the common parts of all kinds of copies.
  */
 #ifndef XPU_SIM_CUDA_COPY_H
 #define XPU_SIM_CUDA_COPY_H

@@ -20,7 +20,7 @@ static CUresult make(struct sim_request request, unsigned int flags, CUevent *ev
     request.context = context->id;
     result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
     if (result == CUDA_SUCCESS && !reply.value[0])
-        result = CUDA_ERROR_INVALID_CONTEXT; /* who exports cannot import */
+        result = CUDA_ERROR_INVALID_CONTEXT; /* the exporter cannot import */
     if (result != CUDA_SUCCESS) {
         free(made);
         return result;
@@ -93,7 +93,7 @@ static CUresult record(CUstream handle, CUevent event) {
         cuda_spend(cuda_spending(cost), cost);
     CUresult result =
         cuda_submit(handle, (struct sim_command){.kind = SIM_RECORD, .number = event->number}, &event->mark);
-    /* Whoever waits for it next, in whatever process, is to find this record. */
+    /* The next wait for it, in any process, must find this record. */
     if (result == CUDA_SUCCESS && event->interprocess)
         result = cuda_look(event->context);
     return result;
@@ -123,8 +123,8 @@ CUDA_API CUresult cuEventRecord(CUevent event, CUstream stream) {
     return cuEventRecordWithFlags(event, stream, 0);
 }
 
-/* CUDA_ERROR_CAPTURED_EVENT: what it stands for has not been given to a device. To ask for it breaks a
- * capture that goes on, as NVIDIA's programming guide says. */
+/* CUDA_ERROR_CAPTURED_EVENT: its work has not been given to a device. To ask for it breaks a capture that
+ * goes on, as NVIDIA's programming guide says. */
 static CUresult recorded(CUevent event) {
     CUresult result = cuda_event_check(event);
     if (result != CUDA_SUCCESS || !event->captured)

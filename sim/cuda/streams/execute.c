@@ -1,5 +1,5 @@
 /*
- * libcuda: launches. A kernel computes nothing; it takes its time on the device: what its name says
+ * libcuda: launches. A kernel computes nothing; it takes its time on the device: the time in its name
  * (module.c), or a few microseconds and a little for each wave of blocks.
  */
 #define _GNU_SOURCE

@@ -77,7 +77,7 @@ CUDA_API CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
     return result;
 }
 
-/* What it has allocated and not freed stays allocated. */
+/* Memory that it has allocated and not freed stays allocated. */
 CUDA_API CUresult cuGraphExecDestroy(CUgraphExec exec) {
     if (!is_exec(exec))
         return CUDA_ERROR_INVALID_VALUE;
@@ -168,7 +168,7 @@ static CUresult run_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel, struct run *ru
 
 static CUresult run_nodes(CUgraph graph, struct run *run);
 
-/* What the stream has to do or to wait for, in order. */
+/* The stream's work and waits, in order. */
 static CUresult run_other(CUgraphNode node, CUstream stream) {
     const CUgraphNodeParams *params = &node->params;
     switch (params->type) {

@@ -1,6 +1,6 @@
 /*
- * libcuda: nodes added to a graph, each kind by its own function or all by
- * cuGraphAddNode, and what they do, read and changed.
+ * libcuda: nodes added to a graph, each kind by its own function or all by cuGraphAddNode, and their work,
+ * read and changed.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -126,7 +126,7 @@ CUDA_API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *poi
     return CUDA_SUCCESS;
 }
 
-/* What the nodes of an executable graph do, changed one by one: by the node that they were made from. NULL:
+/* The work of an executable graph's nodes, changed one by one: by the node that they were made from. NULL:
  * there is none, or it is of another kind. */
 static CUgraphNode exec_node(CUgraphExec exec, CUgraphNode node, CUgraphNodeType kind) {
     CUgraph graph = cuda_exec_graph(exec);

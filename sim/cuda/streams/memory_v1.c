@@ -1,6 +1,6 @@
 /*
  * libcuda: the memory functions of 32-bit times, which the real library still exports under the names without
- * a number. What they allocate lies below 4 GiB, for they cannot tell another address.
+ * a number. Their allocations lie below 4 GiB, as they cannot return another address.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"

@@ -23,7 +23,7 @@ CUDA_API CUresult cuLaunchGridAsync(CUfunction function, int width, int height, 
         return result;
     if (width <= 0 || height <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Without a shape, which nobody has set: CUDA_ERROR_INVALID_VALUE. */
+    /* Without a shape set before: CUDA_ERROR_INVALID_VALUE. */
     return cuLaunchKernel(function, (unsigned)width, (unsigned)height, 1, function->block[0],
                           function->block[1], function->block[2], 0, stream, NULL, NULL);
 }

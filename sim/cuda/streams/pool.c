@@ -1,9 +1,9 @@
 /*
- * libcuda: stream-ordered memory. What is freed stays with its pool, and goes back to the device at the next
- * synchronisation, but for the pool's release threshold.
+ * libcuda: stream-ordered memory. Freed memory stays with its pool, and goes back to the device at the next
+ * synchronisation, except for the pool's release threshold.
  *
- * A free takes place when the work before it on its stream is done: until then nothing of it goes back,
- * while other streams may have it at once, for kernels touch nothing.
+ * A free takes place when the work before it on its stream is done: until then nothing of it goes back, while
+ * other streams may have it at once, for kernels touch nothing.
  */
 #define _GNU_SOURCE
 #include "pool.h"
@@ -77,7 +77,7 @@ void cuda_pools_forget_work(CUcontext context) {
         cuda_heap_forget_work(&pool->heap, context);
 }
 
-/* Some work is done: pools give back what is above their threshold and nothing waits for. */
+/* Some work is done: pools give back memory above their threshold that no work waits for. */
 static void settle(void) {
     pthread_mutex_lock(&cuda_memory);
     for (CUmemoryPool pool = pools; pool; pool = pool->next)
@@ -85,7 +85,7 @@ static void settle(void) {
     pthread_mutex_unlock(&cuda_memory);
 }
 
-/* The pools of a device give back what they do not use; true: that was something. With the lock held. */
+/* The pools of a device give back their unused memory; true: there was some. With the lock held. */
 static bool yield(CUdevice device) {
     bool any = false;
     for (CUmemoryPool pool = pools; pool; pool = pool->next) {

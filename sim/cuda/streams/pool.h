@@ -19,7 +19,7 @@ struct CUmemPoolHandle_st {
     bool permanent;        /* the default of its location */
     bool imported;         /* nothing can be allocated from it */
     bool destroyed;        /* goes with the last allocation */
-    struct backing *token; /* what stands for it in other processes */
+    struct backing *token; /* its name in other processes */
     CUmemoryPool next;
 };
 

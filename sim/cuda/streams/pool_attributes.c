@@ -106,7 +106,7 @@ CUDA_API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute a
         pool->reuse[attribute - 1] = *(int *)value;
     else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         pool->threshold = *(uint64_t *)value;
-    else if (!high || *(uint64_t *)value != 0) /* a mark can be reset, to what is now */
+    else if (!high || *(uint64_t *)value != 0) /* a mark can be reset, to the present use */
         result = CUDA_ERROR_INVALID_VALUE;
     else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
         pool->heap.reserved_high = pool->heap.reserved;
@@ -183,7 +183,7 @@ CUDA_API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *h
     return cuda_leave(result);
 }
 
-/* What CUmemPoolPtrExportData has in it. */
+/* The contents of CUmemPoolPtrExportData. */
 struct pointer {
     uint64_t key[2], offset, size;
 };

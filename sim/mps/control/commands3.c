@@ -1,6 +1,6 @@
 /*
- * Commands of "MPS v3 Interface", `module verb [word...] [--key=value...] [--flag...]`: what is asked of the
- * server, and what is done with its namespaces.
+ * Commands of "MPS v3 Interface", `module verb [word...] [--key=value...] [--flag...]`: requests to the
+ * server, and changes of its namespaces.
  */
 #define _GNU_SOURCE
 #include "control.h"
@@ -62,7 +62,7 @@ static const char *server_status(void) {
 
 static const char *or_none(const char *text) { return *text ? text : "-"; }
 
-/* What `list` shows, of which a header may be left out: columns with two spaces between them, or as csv. */
+/* The output of `list`, whose header may be left out: columns with two spaces between them, or as csv. */
 static void show_row(const struct call *call, const char *const *values, int count) {
     const char *format = option(call, "format");
     bool csv = format && strncmp(format, "csv", 3) == 0;

@@ -21,7 +21,7 @@ struct reader {
     char table[MAX_LINE];
 };
 
-/* What a server has before it is made. */
+/* A server's settings before it is made. */
 struct wanted {
     char name[MAX_NAME + 1], devices[1024];
     uid_t uid;

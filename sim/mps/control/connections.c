@@ -1,5 +1,5 @@
 /*
- * The pipe folder's sockets, who is connected to them, and what is said to them and to the log.
+ * The pipe folder's sockets, their connections, and the messages to them and to the log.
  */
 #define _GNU_SOURCE
 #include "control.h"

@@ -1,11 +1,11 @@
 /*
  * nvidia-cuda-mps-control: the stand-in. With -d or -f it is the control daemon; without, it sends commands
- * to the daemon, and prints what that answers.
+ * to the daemon, and prints its answers.
  *
  * Files, commands and their effects are as NVIDIA documents them (docs.nvidia.com/deploy/mps): "Legacy MPS v2
  * Interface" (commands2.c), and R615's "MPS v3 Interface", "Namespaces" and "Configuration File"
- * (commands3.c, configuration.c). Commands that nothing of ours gives are not here. What the daemon and its
- * clients say to each other is our own (mps_protocol.h). One server at a time.
+ * (commands3.c, configuration.c). Commands that nothing of ours gives are not here. The messages between the
+ * daemon and its clients are our own (mps_protocol.h). One server at a time.
  */
 #ifndef XPU_SIM_MPS_CONTROL_H
 #define XPU_SIM_MPS_CONTROL_H
@@ -52,9 +52,9 @@ bool named(struct sockaddr_un *address, const char *name);
 void place(const char *name, char *path);
 int add(int fd, enum kind kind);
 void drop(int at);
-/* Sends what is given to whoever is connected. */
+/* Sends the given text to the connected process. */
 void tell(int at, const void *data, size_t size);
-/* `name` in the pipe folder; the place of what listens. */
+/* `name` in the pipe folder; the place of the listening socket. */
 int listen_at(const char *name, mode_t mode, enum kind kind);
 void note(const char *text, long number);
 /* To the answer of the command that is carried out. */
@@ -76,7 +76,7 @@ int clients(void);
 int carry_out2(char *text, bool privileged);
 int carry_out3(char *text, bool privileged);
 
-/* ---- namespaces.c: protocol 3's named server, and what its namespaces give their clients ---- */
+/* ---- namespaces.c: protocol 3's named server, and its namespaces' limits for their clients ---- */
 
 struct namespace {
     bool there;
@@ -104,7 +104,7 @@ bool namespace_set(struct namespace *namespace, const char *key, const char *val
 
 /* ---- configuration.c ---- */
 
-/* Makes what a TOML file says; false with the reason in the answer. */
+/* Makes the server and namespaces of a TOML file; false with the reason in the answer. */
 bool configuration_apply(const char *path);
 
 /* ---- daemon.c ---- */

@@ -1,5 +1,5 @@
 /*
- * The daemon: its files, its connections, and who says what on them.
+ * The daemon: its files, its connections, and the messages on them.
  */
 #define _GNU_SOURCE
 #include "control.h"
@@ -72,8 +72,8 @@ static void serve2(const struct connection *client, struct mps_reply *reply) {
         *reply = (struct mps_reply){.answer = MPS_SERVED, .percent = 100, .key = told.key};
 }
 
-/* Under protocol 3 its namespace says what it gets, whoever it is of; without one it is its user's server
- * that it gets, which is made for it. */
+/* Under protocol 3 a client's namespace sets its part, for any user's client; without a namespace it gets a
+ * server of its user, which is made for it. */
 static void serve3(const struct connection *client, struct mps_reply *reply) {
     const struct namespace *namespace =
         &named_server.namespaces[client->namespace < 0 ? 0 : client->namespace];
@@ -212,7 +212,7 @@ void run_daemon(bool background, const char *configuration) {
     note("Start", getpid());
     int nothing = background ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
     for (int fd = 0; background && fd < 3; fd++)
-        dup2(nothing, fd); /* whoever waits for the end of what it says */
+        dup2(nothing, fd); /* a reader may wait for the end of its output */
     if (write(ready[1], "", 1) < 0)
         exit(1);
     close(ready[1]);

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A line each of what it is given. */
+/* Sends its input, line by line, and prints the answers. */
 static int run_commands(int fd) {
     char line[MAX_COMMAND];
     while (fgets(line, sizeof line, stdin)) {

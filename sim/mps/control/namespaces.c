@@ -1,6 +1,6 @@
 /*
  * Protocol 3's named server and its namespaces: a folder in the pipe folder for the server, one in it for
- * each namespace, and in each a socket `control`, by which a client says what it is of.
+ * each namespace, and in each a socket `control`, by which a client tells its namespace.
  */
 #define _GNU_SOURCE
 #include "control.h"

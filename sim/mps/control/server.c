@@ -51,7 +51,7 @@ void start_server(uid_t uid) {
     if (server == 0) {
         int nothing = open("/dev/null", O_RDWR);
         for (int fd = 0; fd < 3; fd++)
-            dup2(nothing, fd); /* whoever waits for the end of what the daemon says */
+            dup2(nothing, fd); /* a reader may wait for the end of the daemon's output */
         dup2(pair[1], MPS_SERVER_FD);
         for (int fd = MPS_SERVER_FD + 1; fd < 1024; fd++)
             close(fd);
