@@ -7,7 +7,7 @@
  *
  * One request, one reply with the same `seq`; replies to waits may come late and out of order. A request is
  * the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the fixed
- * struct, followed by `payload` bytes whose layout the operation says. Both sides are of one build.
+ * struct, followed by `payload` bytes, whose layout depends on the operation. Both sides are of one build.
  *
  * Memory and events pass between processes as with NVIDIA's: by a key (cuIpc..., 128 secret bits); memory
  * also by a file descriptor, which is the writing end of a pipe: the driver has the other one, knows the pipe
@@ -83,7 +83,7 @@ enum sim_operation {
     SIM_IMPORT,      /* fd → struct sim_opened, fd */
     SIM_EVENT_SHARE, /* context, argument: event → value: key (two) */
     SIM_EVENT_OPEN,  /* context, argument: key (two) → value: event, or 0 if it is the caller's own */
-    SIM_EVENT_SYNC,  /* context, argument: event; waits for its latest record, whosever that is */
+    SIM_EVENT_SYNC,  /* context, argument: event; waits for its latest record, of any context */
     SIM_EVENT_QUERY, /* context, argument: event; SIM_PENDING while that is not complete */
     SIM_MPS_SERVE,   /* → value: key; the caller is an MPS server from here on */
     SIM_MPS_JOIN,    /* argument: its key, percent | pinned MiB << 32; SIM_PENDING: it blocks on a fault */
@@ -113,8 +113,8 @@ enum sim_kind {
     SIM_FAULT,       /* value: ns, number: SIM_ILLEGAL_ADDRESS or SIM_ASSERT */
     SIM_RECORD,      /* number: event */
     SIM_WAIT,        /* context, number: channel, value: position; of the same client's */
-    SIM_WAIT_SHARED, /* context, number: event; for its latest record, whosever that is */
-    SIM_MARK,        /* nothing but a position */
+    SIM_WAIT_SHARED, /* context, number: event; for its latest record, of any context */
+    SIM_MARK,        /* only a position */
     SIM_LAST_KIND = SIM_MARK,
 };
 
@@ -135,8 +135,9 @@ struct sim_command {
  * was given.
  */
 struct sim_queue {
-    _Alignas(64) uint64_t head;           /* commands so far; written by the client */
-    _Alignas(64) uint64_t tail;           /* of which the driver has taken; this and the next by the driver */
+    _Alignas(64) uint64_t head; /* commands so far; written by the client */
+    _Alignas(
+        64) uint64_t tail; /* the commands that the driver has taken; the driver writes this and the next */
     uint64_t completed[SIM_MAX_CHANNELS]; /* positions, as of the driver's last look */
     uint32_t fault;                       /* SIM_OK, or the failure */
     _Alignas(64) struct sim_command commands[SIM_RING];
@@ -195,7 +196,7 @@ struct sim_fault {
     TEXT(profile, 16)
 #define SIM_DEVICE_KEYS(NUMBER64, NUMBER32, TEXT)                                                            \
     NUMBER64(memory)         /* bytes, all that there is */                                                  \
-    NUMBER64(reserved)       /* of which the driver keeps for itself */                                      \
+    NUMBER64(reserved)       /* the part that the driver keeps for itself */                                 \
     NUMBER64(context_memory) /* bytes that each context takes for itself */                                  \
     NUMBER32(minor)          /* of /dev/nvidiaN */                                                           \
     NUMBER32(healthy)                                                                                        \

@@ -26,7 +26,7 @@ enum {
     XPU_ABI = 2, /* of both pages */
     XPU_DEVICES = 16,
     XPU_QUOTA_SIZE = 4096,   /* bytes of the file */
-    XPU_QUOTA_FIXED = 2048,  /* bytes from the start that never change, and that the CRC is of */
+    XPU_QUOTA_FIXED = 2048,  /* bytes from the start that never change; the CRC covers them */
     XPU_USAGE_HEADER = 4096, /* bytes before the marks */
     XPU_WHOLE = 10000,       /* shares of a device's time are in hundredths of a percent of it */
     XPU_GRAIN = 512,         /* bytes: the unit of totals; every charge is rounded up to it */
@@ -127,10 +127,10 @@ struct xpu_usage {
 enum { XPU_TOTAL_NUMBER_BITS = 19, XPU_TOTAL_SLOT_BITS = 12, XPU_TOTAL_GRAIN_BITS = 33 };
 
 struct xpu_slot {
-    uint32_t pid;     /* as the process itself sees it */
-    uint32_t imports; /* allocations of other processes that it has open */
-    char name[16];    /* of the program, NUL-padded */
-    uint32_t listed;  /* the id by which the driver lists it, where that is known not to be `pid`; else 0 */
+    uint32_t pid;           /* as the process itself sees it */
+    uint32_t imports;       /* allocations of other processes that it has open */
+    char name[16];          /* of the program, NUL-padded */
+    uint32_t listed;        /* the driver's id for it, if that is known not to be `pid`; otherwise 0 */
     uint32_t pid_namespace; /* inode number of the one that `pid` is of; 0: not known */
     uint8_t reserved[32];
 };

@@ -42,8 +42,8 @@ static bool has_no_owner(unsigned slot) {
     return XPU_LOAD(*xpu_mark(slot)) && XPU_LOAD(xpu_slot_at(slot)->pid) == 0;
 }
 
-/* Locks the slot without an owner, or else makes a free one that; -1 if there is none. One serves for all:
- * slots are few, and each free while somebody has imports would take another. */
+/* Locks the slot without an owner, or otherwise gives a free slot this use; -1 if there is none. One serves
+ * for all: slots are few, and each free while a process has imports would take another. */
 static int lock_ownerless_slot(int fd) {
     for (unsigned slot = 0; slot < xpu_pages()->quota->slot_count; slot++) {
         if (!has_no_owner(slot) || !xpu_byte_lock(fd, slot))

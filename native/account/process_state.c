@@ -1,10 +1,10 @@
 /*
  * The state of this process. It lies in a page that the kernel wipes in a forked child (MADV_WIPEONFORK,
  * Linux 4.14; a fork handler does the same for older kernels), so that a child starts without a slot and with
- * a free lock, whichever system call made it. A vfork'ed child shares the page with its parent, as it shares
- * the memory that is counted.
+ * a free lock, after any system call that makes one. A vfork'ed child shares the page with its parent, as it
+ * shares the memory that is counted.
  *
- * A signal handler may call us while its own thread holds the lock. It must be told so, and not left to wait
+ * A signal handler may call us while its own thread holds the lock. It must get an error instead of waiting
  * for ever: so the lock is a futex of our own, whose word names the owner.
  *
  * Its limit: a vfork'ed child that is killed in the middle of a call of ours leaves its parent's lock taken.
@@ -39,7 +39,7 @@ enum { XPU_WAITS = 30 };
 enum { WAITED_FOR = 1 }; /* in the lock's lowest bit: pthread_self() leaves it free */
 
 struct process_state {
-    uint64_t lock; /* 0: free; else the holder's pthread_self(), and perhaps WAITED_FOR */
+    uint64_t lock; /* 0: free; otherwise the holder's pthread_self(), and perhaps WAITED_FOR */
     uint32_t slot; /* its number + 1; 0: none */
     uint32_t deferred;
     uint32_t forking; /* the lock is held for a fork */

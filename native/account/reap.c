@@ -3,9 +3,9 @@
  * process that gets the lock makes the slot's own changes down to zero and unmarks it; a cleaner that is
  * killed leaves the slot as any process that was killed in a change does, for the next cleaner.
  *
- * A process that was refused memory must tell "the owner lives" from "somebody is cleaning it up", and wait
- * for the latter. So a cleaner holds the cleaner's byte too. Only that answer depends on it, and it is waited
- * for only for a moment, as a cleaner may be stopped.
+ * A process that was refused memory must tell "the owner lives" from "another process is cleaning it up", and
+ * wait for the latter. So a cleaner holds the cleaner's byte too. Only that answer depends on it, and it is
+ * waited for only for a moment, as a cleaner may be stopped.
  */
 #define _GNU_SOURCE
 #include "reap.h"

@@ -21,7 +21,7 @@ struct invocation {
     const char *id;         /* of create, run and restore if there is exactly one, or if `refers` */
     const char *root;       /* the folder of the low-level runtime's state, as given; NULL or "": its own */
     const char *bundle;     /* as given; NULL or "": the working directory */
-    const char *config;     /* the spec file, where the runtime can be given one; else NULL */
+    const char *config;     /* the spec file, if the runtime can be given one; otherwise NULL */
     const char *console_socket, *pidfd_socket; /* as given, or NULL */
     const char *log;                           /* as given, or NULL */
     const char *log_format;                    /* as given, or NULL */

@@ -1,6 +1,6 @@
 /*
- * A record is a symlink, whose target is the text: it is there whole or not at all after one system call, and
- * read by another. It lies in a fixed folder, as its text tells how to find the other folders. Its name is a
+ * A record is a symlink, whose target is the text: one system call makes it whole or not at all, and another
+ * one reads it. It lies in a fixed folder, as its text tells how to find the other folders. Its name is a
  * number made of the container's id and the runtime's root folder, and the text has both. Python reads it too
  * (src/xpu_runtime/start/created.py).
  */
@@ -120,7 +120,7 @@ static bool name_record(const struct invocation *line, char root[PATH_MAX], stru
     return true;
 }
 
-/* False where there is none, or somebody else has put it there. */
+/* False if there is none, or another user has put it there. */
 static bool read_text(struct record *record) {
     struct stat st;
     ssize_t got = readlink(record->path, record->text, sizeof record->text);
@@ -260,5 +260,5 @@ void created_forget(const struct invocation *line) {
     static struct record record;
     char root[PATH_MAX];
     if (name_record(line, root, &record) && unlink(record.path) == 0 && rmdir(folder) == 0)
-        rmdir(parent); /* nothing of ours is left where nothing else was */
+        rmdir(parent); /* both folders are ours: none is left without records */
 }

@@ -3,8 +3,8 @@
  *
  * Only the runtime that has created a container knows it, and which one new containers get may have changed
  * since: another configuration, another program installed, an engine that gives its later commands another
- * environment. So each command that creates a container leaves a record, and each later one for it goes by
- * that.
+ * environment. So each command that creates a container leaves a record, and each later command for the
+ * container goes by it.
  */
 #ifndef XPU_LAUNCHER_CREATED_H
 #define XPU_LAUNCHER_CREATED_H
@@ -19,9 +19,9 @@
  * gone is looked up by its name. */
 bool created_find(const struct invocation *line, char runtime[PATH_MAX]);
 
-/* Records that `runtime` creates the container of `line`, and gives the program that is to be asked for it:
- * another one where that has a container of this id, which it then says. Without a record, as where /run is
- * not ours to write, the container is created all the same. */
+/* Records that `runtime` creates the container of `line`, and gives the program to ask for it: another one if
+ * that one has a container of this id, and then prints so. Without a record, as with a /run that is not ours
+ * to write, the container is created all the same. */
 const char *created_keep(const struct invocation *line, const char *runtime);
 
 /* The container of `line` is gone. */

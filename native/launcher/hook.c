@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
             return EXIT_FAILURE;
         }
         bool whole = got == 0 && size <= MOST_PIPED;
-        /* Where there is no standard input, Python says so. */
+        /* Without standard input, Python prints the error. */
         if (got >= 0 && !(whole ? put_back_in_pipe(state, size) : put_back_in_file(state, size)))
             found = false;
     }

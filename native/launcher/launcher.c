@@ -58,8 +58,8 @@ static noreturn void become_runtime(const struct invocation *line, char **words)
 }
 
 /* Has the runtime delete the container, whose record is then of no more use. Only its exit status tells that
- * the container is gone; so this program stays until then, and is else as good as the runtime: it ends as the
- * runtime does, and the runtime ends with it. */
+ * the container is gone; so this program stays until then, and otherwise behaves like the runtime: it ends as
+ * the runtime does, and the runtime ends with it. */
 static noreturn void have_it_deleted(const struct invocation *line, char **words) {
     void (*before)(int) = signal(SIGCHLD, SIG_DFL); /* ignored, it takes the status away */
     pid_t launcher = getpid();

@@ -17,7 +17,7 @@ struct piece {
     size_t length;
 };
 
-/* Root's, or at least that of the user whose rights we have, and no one else's to write. */
+/* Root's, or at least that of the user whose rights we have, and not writable by others. */
 bool is_trusted(const struct stat *st);
 
 /* Reads a trusted regular file of less than `size` bytes, and ends it with a NUL. */

@@ -81,7 +81,7 @@ enum spec_verdict spec_look(const char *bundle, const char *config) {
     const char *name = in_bundle ? "config.json" : config;
     struct stat st;
     int fd = -1;
-    /* A FIFO is the runtime's alone, and not even opened: its writer would go on, and be killed by SIGPIPE
+    /* A FIFO is the runtime's alone, and not even opened: its writer would go on, and SIGPIPE would kill it
      * when we close it. The requests of such a spec cannot be known; without our hooks its container gets no
      * device. */
     if (fstatat(start, name, &st, 0) == 0 && S_ISREG(st.st_mode))

@@ -10,7 +10,7 @@
 enum spec_verdict {
     SPEC_PLAIN,     /* asks for nothing */
     SPEC_ASKS,      /* names an accelerator's variable or annotation, or was edited for one before */
-    SPEC_UNREADABLE /* not there, not a plain file, not ours to read: the runtime says so itself */
+    SPEC_UNREADABLE /* not there, not a plain file, not ours to read: the runtime itself prints the error */
 };
 
 /* `bundle` NULL or "": the working directory; `config` NULL: config.json in the bundle. Never blocks. */

@@ -12,7 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Connects where this library's own place says the driver is; SIM_OK if there already is a connection. */
+/* Connects to the driver at the place that follows from this library's own; SIM_OK if there already is a
+ * connection. */
 enum sim_status sim_connect(void);
 void sim_disconnect(void);
 bool sim_connected(void);

@@ -126,7 +126,7 @@ static CUresult context_number(CUcontext context, uint64_t *number) {
 /* cuBLAS keeps memory for each stream by such a number, and asks first for the object behind a stream's
  * handle. */
 static CUresult stream_behind(CUcontext context, CUstream handle, CUstream *stream, int per_thread) {
-    (void)context, (void)per_thread; /* the handle says that too */
+    (void)context, (void)per_thread; /* the handle tells that too */
     *stream = handle;
     return CUDA_SUCCESS;
 }

@@ -1,9 +1,9 @@
 /*
  * xpu-sim-driver: the "kernel driver" of the simulated device.
  *
- * A daemon and not shared memory, for only another process can know a client's true pid and cgroup, and see
- * it die: the peer's credentials and a pidfd come with each connection, and all memory of a process is freed
- * when either end of it is gone. One thread, one epoll, nothing but libc.
+ * A daemon and not shared memory, as only another process can know a client's true pid and cgroup, and see it
+ * die: the peer's credentials and a pidfd come with each connection, and all memory of a process is freed
+ * when either end of it is gone. One thread, one epoll, only libc.
  *
  *     xpu-sim-driver --config FILE [--ready-fd N] [--foreground]
  *
@@ -34,14 +34,13 @@
 static int timer_fd, signal_fd, listen_fd;
 static uint32_t connection_limit = MAX_CONNECTIONS;
 
-/* Binds with the folder as working directory, for its path may be longer than a socket's address holds. */
+/* Binds with the folder as working directory, as its path may be longer than a socket's address holds. */
 static void listen_at(const char *folder) {
     struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = SIM_SOCKET_NAME};
     listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listen_fd < 0 || chdir(folder) < 0)
         give_up("cannot listen in", folder);
-    (void)unlink(
-        SIM_SOCKET_NAME); /* left by a driver that was killed: the pid file's lock says that none runs */
+    (void)unlink(SIM_SOCKET_NAME); /* left by a driver that was killed: by the pid file's lock none runs */
     if (bind(listen_fd, (struct sockaddr *)&name, sizeof name) < 0 || chmod(SIM_SOCKET_NAME, 0666) < 0 ||
         listen(listen_fd, 128) < 0)
         give_up("cannot listen in", folder);
@@ -95,7 +94,7 @@ static void accept_one(void) {
 }
 
 /* Frees a client's memory at once, so that a process that has seen it die finds the memory free. The struct
- * itself is freed at the end of the round, for events of this round may still point to it. */
+ * itself is freed at the end of the round, as events of this round may still point to it. */
 static void let_go(struct client *client) {
     mps_leave(client);
     waits_drop_client(client); /* dooms it */

@@ -59,7 +59,7 @@ enum sim_status memory_join(struct client *client, uint32_t context, struct bloc
     return SIM_OK;
 }
 
-/* Charges a block's size to its unit and cgroups; the status says where it does not fit. */
+/* Charges a block's size to its unit and cgroups; the status tells which of them it does not fit. */
 static enum sim_status book(struct client *client, struct block *block) {
     struct unit *unit = unit_of(block->device, block->mig);
     uint64_t total = unit_total(block->device, block->mig);
@@ -85,7 +85,7 @@ static void unbook(struct block *block) {
     cgroup_uncharge(block->cgroup, block->device, block->size);
 }
 
-/* Allocates a block like `wanted`, of which size, device and mig are set. */
+/* Allocates a block like `wanted`, which has size, device and mig set. */
 static enum sim_status take(struct client *client, uint32_t context, const struct block *wanted, bool host,
                             uint64_t *id) {
     struct block *block = malloc(sizeof *block);

@@ -4,11 +4,11 @@
  * channels run at the same time and share the unit equally, so that device time is neither made nor lost by
  * running side by side. Records and waits take no time, but they too are done only in their context's turn.
  *
- * The contexts of one MPS server's clients have one turn together, in which each has as much of the unit as
- * its client's percentage says, or less in proportion where that is more than all.
+ * The contexts of one MPS server's clients have one turn together, in which each has its client's percentage
+ * of the unit, or less in proportion if the sum is more than all.
  *
- * Time is computed, not waited for: a unit's work is simulated up to "now" whenever somebody looks, from the
- * times at which it was given, so that results do not depend on when the driver itself gets the CPU.
+ * Time is computed, not waited for: a unit's work is simulated up to "now" at each look, from the times at
+ * which it was given, so that results do not depend on when the driver itself gets the CPU.
  */
 #define _GNU_SOURCE
 #include "state.h"

@@ -254,7 +254,7 @@ void cgroup_uncharge(struct cgroup *group, uint32_t device, uint64_t size);
 /* For a context, or (SIM_NO_CONTEXT) for the client on a unit. */
 enum sim_status memory_allocate(struct client *client, const struct sim_request *request, uint64_t *id);
 enum sim_status memory_take(struct client *client, uint32_t context, struct block *wanted, uint64_t *id);
-/* *shared: somebody still has it. */
+/* *shared: another process still has it. */
 enum sim_status memory_free(struct client *client, uint64_t id, bool *shared);
 struct block *memory_block(struct client *client, uint64_t id);
 /* One more hold of a client on a block. */
@@ -346,7 +346,7 @@ void pass_turn(struct unit *unit);
 /* schedule.c */
 /* Takes and simulates the unit's work up to `now`. */
 void unit_advance(struct unit *unit, uint64_t now);
-/* No later than a position is done, ns; 0: not before something else happens. */
+/* No later than a position is done, ns; 0: not before another event. */
 uint64_t context_due(const struct context *context, uint32_t channel, uint64_t position);
 /* mps.c */
 enum sim_status mps_request(struct client *client, const struct sim_request *request, uint64_t *value);

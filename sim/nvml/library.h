@@ -39,7 +39,7 @@ nvmlReturn_t nvml_processes_since(nvmlDevice_t device, unsigned long long since,
 /* Of the last second. */
 nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
 
-/* Opens a function: returns from it when the handle, an argument or a fault says so. */
+/* Opens a function: returns from it on a bad handle, a bad argument or a fault. */
 #define CHECK(condition, device, argument)                                                                   \
     do {                                                                                                     \
         nvmlReturn_t check_result = condition(device, __func__);                                             \

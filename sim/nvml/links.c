@@ -1,6 +1,6 @@
 /*
- * libnvidia-ml: devices among each other: over PCI, as libcuda has it. The simulated cards have no NVLink, of
- * which the generated functions say that. All cards are on the root bus of one host bridge, and near each
+ * libnvidia-ml: devices among each other: over PCI, as libcuda has it. The simulated cards have no NVLink;
+ * the generated functions answer so. All cards are on the root bus of one host bridge, and near each
  * processor.
  */
 #define _GNU_SOURCE

@@ -10,7 +10,7 @@ struct sim_process *nvml_process_buffer(void) {
     return buffer;
 }
 
-/* Without MIG there are no instance ids, which the driver says as all ones. */
+/* Without MIG there are no instance ids; the driver reports them as all ones. */
 nvmlReturn_t nvml_processes_since(nvmlDevice_t device, unsigned long long since, struct sim_process *found,
                                   unsigned int *count) {
     struct sim_reply reply;

@@ -165,7 +165,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetPowerState(nvmlDevice_t device, unsigned int 
     return nvmlDeviceGetPerformanceState(device, state);
 }
 
-/* Bits of nvmlClocksEventReasons: nothing else slows a simulated card down. */
+/* Bits of nvmlClocksEventReasons: no other reason slows a simulated card down. */
 enum { REASON_IDLE = 0x1, REASONS_KNOWN = 0x1ff };
 
 NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device,

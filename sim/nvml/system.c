@@ -42,7 +42,7 @@ nvmlReturn_t nvml_result(enum sim_status status) {
         return NVML_ERROR_NOT_FOUND;
     case SIM_NOT_SUPPORTED:
         return NVML_ERROR_NOT_SUPPORTED;
-    case SIM_ILLEGAL_ADDRESS: /* a context's, of which nothing is asked here */
+    case SIM_ILLEGAL_ADDRESS: /* a context's failure; no function here asks about contexts */
     case SIM_ASSERT:
         return NVML_ERROR_UNKNOWN;
     case SIM_LOST:

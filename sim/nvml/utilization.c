@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-/* The processes that were busy by a sample after `since`; there may be none yet. As NVIDIA's header says, the
- * figure is of all samples since then; whether a real driver counts those in which a process was idle is not
- * said. */
+/* The processes that were busy by a sample after `since`; there may be none yet. By NVIDIA's header the
+ * figure is of all samples since then; it does not tell whether a real driver counts samples in which a
+ * process was idle. */
 static nvmlReturn_t busy_ones(nvmlDevice_t device, unsigned long long since, struct sim_process *found,
                               unsigned int *count) {
     unsigned int there = 0;

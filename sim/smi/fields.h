@@ -55,7 +55,7 @@ enum smi_list { SMI_NO_LIST, SMI_LIST_MIG, SMI_LIST_PROCESSES, SMI_LIST_ACCOUNTE
 
 /* One value in all outputs that have it; or a heading of the report, where fields of greater depth follow. */
 struct field {
-    const char *name, *alias; /* of --query-gpu and the like; NULL: not there */
+    const char *name, *alias; /* of --query-gpu and the like; NULL: none */
     const char *unit;         /* there, and in the report */
     const char *suffix;       /* in the report, where that is not the unit behind a space */
     int depth;                /* in the report, from 1 */

@@ -106,7 +106,7 @@ bool smi_load(void);
 nvmlReturn_t smi_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory);
 /* The processes of a device; *count is the number found. */
 nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsigned int *count);
-/* The processes of which the driver keeps an account; how many there are. */
+/* The processes that the driver keeps an account of; returns their number. */
 unsigned int smi_accounted(nvmlDevice_t device, unsigned int pids[SMI_MAX_PROCESSES]);
 /* The MIG device of this number; false: there is none. */
 bool smi_mig(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig);

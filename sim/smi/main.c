@@ -191,7 +191,7 @@ static bool find_device(const char *id, nvmlDevice_t *device) {
            nvml.nvmlDeviceGetHandleByPciBusId_v2(id, device) == NVML_SUCCESS;
 }
 
-/* The status of a device that has none is told at its own place in the table, and not here. */
+/* A device without a handle has its error in the output, and not in the exit status. */
 static int select_devices(const char *ids, struct selection *selection) {
     unsigned int count = 0;
     char id[128];
@@ -229,7 +229,7 @@ static void print_version(void) {
     nvml.nvmlSystemGetDriverVersion(driver, sizeof driver);
     nvml.nvmlSystemGetNVMLVersion(library, sizeof library);
     nvml.nvmlSystemGetCudaDriverVersion_v2(&cuda);
-    /* "13.535.274.02": CUDA's major version, and the driver's, of which two parts are shown. */
+    /* "13.535.274.02": CUDA's major version, and two parts of the driver's version. */
     const char *branch = strchr(library, '.');
     const char *rest = branch ? strchr(branch + 1, '.') : NULL;
     printf("NVIDIA-SMI version  : %s\n", driver);

@@ -33,7 +33,7 @@ static const struct field *find(const struct field *known, const char *name, siz
     return NULL;
 }
 
-/* The fields by their names; 0: one of them is unknown, which is said. */
+/* The fields by their names; 0: one of them is unknown, with an error printed. */
 static unsigned int parse(const struct field *known, const char *names, const struct field **fields) {
     unsigned int count = 0;
     while (*names) {

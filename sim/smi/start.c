@@ -1,6 +1,7 @@
 /*
  * nvidia-smi: its start. That of this machine's compiler asks for __libc_start_main of glibc 2.34, and images
- * with an older one have another, which is asked for by name (as library.c does with dlopen).
+ * with an older glibc have another version of it. So the start asks for it by name (as library.c does with
+ * dlopen).
  */
 #if defined(__x86_64__) && !defined(XPU_SIM_COMMON_START)
 __asm__(".symver __libc_start_main,__libc_start_main@GLIBC_2.2.5\n"

@@ -33,7 +33,7 @@ static double one_round(CUfunction kernel, CUstream stream, CUevent base, CUeven
     double most = 0;
     float ms;
     MUST(cuEventRecord(base, stream));
-    double base_us = now_us(); /* nothing else is under way: it is done by now */
+    double base_us = now_us(); /* no other work is under way: it is done by now */
     MUST(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     MUST(cuEventRecord(kernels_end, NULL));
     for (int i = 0; i < THREADS; i++)

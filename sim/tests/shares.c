@@ -5,7 +5,7 @@
  * events of its own work it is charged: "elapsed" all of it, "own" that time divided by the number of loads
  * that have work then. The loads know of each other by FILE.
  *
- * It is the check of the simulated device's time sharing, and no limiter that anybody should use.
+ * It checks the simulated device's time sharing; it is not a limiter for real use.
  */
 #define _GNU_SOURCE
 #include "check.h"

@@ -14,7 +14,7 @@ enum { STREAMS = 12, HIGHEST = -5 };
 static CUcontext context;
 static CUmodule module;
 static CUstream streams[STREAMS]; /* 0 and 1 are blocking ones */
-static CUstream urgent, opener;   /* of the highest priority: nothing else is in their queues */
+static CUstream urgent, opener;   /* of the highest priority: their queues have no other work */
 static CUevent gate, events[STREAMS];
 
 static CUresult launch(const char *kernel, CUstream stream) {
@@ -88,7 +88,7 @@ static void check_idle_stream(void) {
     EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(streams[2]));
 }
 
-/* With one connection all streams wait for each other, but those of the highest priority. */
+/* With one connection all streams wait for each other, except those of the highest priority. */
 static void check_connections(void) {
     MUST(launch("spin_until_1", streams[2]));
     MUST(cuEventRecord(events[0], streams[3]));

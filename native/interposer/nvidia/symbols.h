@@ -1,7 +1,7 @@
 /*
  * Included before everything else: names the oldest version of each libc function that has several, so that
  * the interposers load in images as old as CentOS 7 (glibc 2.17) and Ubuntu 18.04.
- * tests/interposer/test_symbols.py checks what comes out.
+ * tests/interposer/test_symbols.py checks the result.
  */
 #ifndef XPU_SYMBOLS_H
 #define XPU_SYMBOLS_H

@@ -14,7 +14,7 @@ static uint64_t largest(CUfunction function) {
                : PORTABLE;
 }
 
-/* Blocks of a cluster, as the launch says or else the kernel; 0: there can be none like it. */
+/* Blocks of a cluster, by the launch or otherwise by the kernel; 0: there can be none like it. */
 static uint64_t size_of(CUfunction function, const CUlaunchConfig *config) {
     const int *kernel = cuda_cluster_attribute(function, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH);
     uint64_t size[3] = {1, 1, 1};

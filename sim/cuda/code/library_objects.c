@@ -1,6 +1,5 @@
 /*
- * libcuda: libraries, which are modules for whichever context uses them, loaded
- * into it when it first does.
+ * libcuda: libraries, which are modules for each context that uses them, loaded into it at its first use.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"

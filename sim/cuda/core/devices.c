@@ -14,7 +14,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_inventory inventory;
 static struct cuda_device devices[SIM_MAX_DEVICES];
 static int device_count;
-static bool initialized; /* set with the lock held and all else in place, read without */
+static bool initialized; /* set with the lock held and all other state in place, read without */
 
 CUresult cuda_result(enum sim_status status) {
     switch (status) {
@@ -146,7 +146,7 @@ static void choose_devices(void) {
         add_listed(list);
     for (uint32_t i = 0; !list && i < inventory.count; i++)
         add_gpu(&inventory.gpus[i]);
-    /* CUDA enumerates one MIG device and then nothing else (MIG user guide, "CUDA Device Enumeration"). */
+    /* CUDA enumerates one MIG device and then no other device (MIG user guide, "CUDA Device Enumeration"). */
     for (int i = 0; i < device_count; i++)
         if (devices[i].instance) {
             devices[0] = devices[i];
@@ -188,7 +188,7 @@ const struct sim_hello *cuda_hello(void) { return &inventory.hello; }
 CUDA_API CUresult cuDriverGetVersion(int *version) {
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
-    *version = cuda_driver_version(); /* 0: no driver, as cudart says it */
+    *version = cuda_driver_version(); /* 0: no driver, in cudart's terms */
     return CUDA_SUCCESS;
 }
 

@@ -42,7 +42,7 @@ struct CUevent_st {
  * it can be launched as it is. */
 struct CUfunc_st {
     uint32_t magic;
-    uint64_t ns;          /* of a kernel whose name says it; 0: by its size */
+    uint64_t ns;          /* of a kernel whose name has it; 0: by its size */
     enum sim_kind kind;   /* SIM_KERNEL, or the kind by its name */
     unsigned flag_number; /* of SIM_SPIN and SIM_RAISE; of SIM_FAULT: the status */
     CUmodule module;

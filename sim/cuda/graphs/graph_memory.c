@@ -43,7 +43,7 @@ static struct running *all_running;
 
 void graph_memory_forget(void) {
     all_running = NULL;
-    blocks = NULL; /* the parent's, of which a child can use nothing */
+    blocks = NULL; /* the parent's, which a child cannot use */
     for (int i = 0; i < SIM_MAX_DEVICES; i++)
         pools[i].chunks = NULL, pools[i].used = pools[i].reserved = 0;
 }
@@ -179,8 +179,8 @@ static void forget_done(void) {
     }
 }
 
-/* The legacy default stream waits for all that are not made to be apart from
- * it, and they for it. A graph waits for its own last run. */
+/* The legacy default stream waits for all blocking streams, and they for it. A graph waits for its own last
+ * run. */
 static bool in_order(const struct graph_launch *one, const struct graph_launch *other) {
     return one->graph == other->graph || one->stream == other->stream || (one->legacy && other->blocking) ||
            (other->legacy && one->blocking);

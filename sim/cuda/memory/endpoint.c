@@ -42,7 +42,8 @@ static struct endpoint **find(CUlogicalEndpointId id) {
     return link;
 }
 
-/* Takes the lock if the id is reserved, and stands for an endpoint or not; else CUDA_ERROR_INVALID_VALUE. */
+/* Takes the lock if the id is reserved, and stands for an endpoint or not; otherwise
+ * CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUlogicalEndpointId id, bool made, struct endpoint **endpoint) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)

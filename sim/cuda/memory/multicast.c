@@ -1,10 +1,10 @@
 /*
- * libcuda: multicast objects, to which memory of several devices is bound. Cards have them where a switch
- * connects them (the topology says so). The object itself takes nothing of a device here; its mappings show
- * host memory, as kernels touch nothing.
+ * libcuda: multicast objects, to which memory of several devices is bound. Cards have them if a switch
+ * connects them (by the topology). The object itself takes nothing of a device here; its mappings show host
+ * memory, as kernels touch nothing.
  *
- * Where NVIDIA's waits until another process has added its devices, this says CUDA_ERROR_NOT_READY: objects
- * cannot be given to other processes.
+ * NVIDIA's waits until another process has added its devices; this one returns CUDA_ERROR_NOT_READY, as
+ * objects cannot be given to other processes.
  */
 #define _GNU_SOURCE
 #include "vmm.h"
@@ -71,7 +71,7 @@ CUDA_API CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
     return cuda_leave(CUDA_SUCCESS);
 }
 
-/* Takes the lock if it is an object; else CUDA_ERROR_INVALID_VALUE. */
+/* Takes the lock if it is an object; otherwise CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUmemGenericAllocationHandle handle, struct allocation **object) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)

@@ -48,7 +48,7 @@ CUDA_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     return cuda_leave(CUDA_SUCCESS);
 }
 
-/* Takes the lock if it is a handle; else CUDA_ERROR_INVALID_VALUE. */
+/* Takes the lock if it is a handle; otherwise CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUmemGenericAllocationHandle handle, struct allocation **allocation) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)

@@ -38,7 +38,7 @@ CUresult cuda_copy_begin(bool waits, CUstream handle) {
 
 void cuda_copy_end(void) { pthread_mutex_unlock(&cuda_memory); }
 
-/* Whose side is the device's for sure; the other's may be anything. */
+/* The copies whose named side is certainly the device's; the other side may be any memory. */
 enum sides { TO_DEVICE = 1, FROM_DEVICE = 2 };
 
 static CUresult copy(void *to, const void *from, size_t bytes, int sides, bool waits, CUstream stream) {

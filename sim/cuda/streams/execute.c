@@ -13,7 +13,7 @@ static CUresult run(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream handle) {
     CUresult result = cuda_stream(handle, &stream, &context);
     if (result == CUDA_SUCCESS)
         result = cuda_kernel_command(kernel, context, &command);
-    /* First, as on a card the device is told at the end of the call. */
+    /* First, as a card gets the work at the end of the call. */
     if (cost)
         cuda_spend(begun, cost);
     if (result == CUDA_SUCCESS)

@@ -23,7 +23,7 @@ CUDA_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *prop
     return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes the lock if it is a pool; else CUDA_ERROR_INVALID_VALUE. */
+/* Takes the lock if it is a pool; otherwise CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUmemoryPool pool) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)

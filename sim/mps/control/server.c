@@ -1,5 +1,5 @@
 /*
- * The server: a process of its own, which is asked how it is; and the clients that it has.
+ * The server: a process of its own, which is asked for its state; and its clients.
  */
 #define _GNU_SOURCE
 #include "control.h"

@@ -13,7 +13,8 @@
 
 #include <stdlib.h>
 
-/* What the real function answers; NVML_ERROR_NO_PERMISSION without valid pages, whoever let NVML start. */
+/* The real function's answer; NVML_ERROR_NO_PERMISSION without valid pages, even if NVML was started
+ * elsewhere. */
 #define ASK(function, ...)                                                                                   \
     __extension__({                                                                                          \
         __typeof__(&(function)) real_function = XPU_NVML(function);                                          \
@@ -41,13 +42,13 @@ struct processes {
     bool host;  /* it lists them by other ids than they have here */
 };
 
-/* All processes of the container (view_processes), and with what the driver says of them as processes of a
+/* All processes of the container (view_processes), and with the driver's report of them as processes of a
  * kind (NVML_PROCESS_MODE_*). view_processes is false when there is no memory for the list. */
 bool view_processes(int index, struct processes *own);
 nvmlReturn_t view_listed(nvmlDevice_t device, unsigned int mode, struct processes *own);
 const struct process *view_find(const struct processes *own, unsigned int pid);
-/* Keeps those entries of a driver's list whose pid, a 32-bit integer at `pid_at`, is one of ours, by the pid
- * that it has here; how many those are. */
+/* Keeps those entries of a driver's list whose pid, a 32-bit integer at `pid_at`, is one of ours, by its pid
+ * here; returns their number. */
 unsigned int view_keep(const struct processes *own, void *entries, unsigned int count, size_t size,
                        size_t pid_at);
 
@@ -57,7 +58,8 @@ typedef nvmlReturn_t view_ask(nvmlDevice_t device, void *entries, unsigned int *
 nvmlReturn_t view_ours(nvmlDevice_t device, view_ask *ask, void *more, size_t size, size_t pid_at,
                        void **entries, unsigned int *count);
 
-/* NVML's convention for lists: *count is the capacity of the caller's list, and becomes what there is. */
+/* NVML's convention for lists: *count is the capacity of the caller's list, and becomes the number there is.
+ */
 nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos);
 
 #endif

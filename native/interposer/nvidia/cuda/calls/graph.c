@@ -191,7 +191,7 @@ static CUresult launching_call(CUresult (*call)(CUgraphExec, CUstream), CUgraphE
     return result;
 }
 
-/* Ahead of all else in a launch: no memory, nothing to do. */
+/* The first check in a launch: without memory there is nothing to do. */
 #define IF_MEMORY(call, exec, stream, per_thread)                                                            \
     (__builtin_expect(xpu_graphs_with_memory(), 0) ? launching_call(call, exec, stream, per_thread)          \
                                                    : call(exec, stream))

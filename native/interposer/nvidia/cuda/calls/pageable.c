@@ -3,10 +3,10 @@
  *
  * A prefetch moves it to the card, and nothing tells when it leaves it again: the program frees it by calls
  * that are not CUDA's. It could be charged, but never uncharged. Prefetches and preferred locations are
- * hints, of which CUDA's reference says that no program needs them to be right: for such memory and a device
- * they are left undone. Where a kernel touches it, the driver moves it all the same, page by page, and takes
- * it back to the host when somebody asks for memory of the card: that much is not counted (README). The
- * attribute that tells programs of all this stays true, as those for GH200 are written for it.
+ * hints, and by CUDA's reference no program needs them to be right: for such memory and a device they are not
+ * passed on. When a kernel touches it, the driver moves it all the same, page by page, and takes it back to
+ * the host when a process asks for memory of the card: that much is not counted (README). The attribute that
+ * tells programs of all this stays true, as those for GH200 are written for it.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/devices.h"

@@ -106,7 +106,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
 }
 
 /* Takes the mappings that lie one behind the other from `address` on out of the table, before the driver
- * unmaps them: another thread may map something else there at once. */
+ * unmaps them: another thread may map other memory there at once. */
 static struct mapping *take_mappings(CUdeviceptr address, size_t size) {
     struct mapping *taken = NULL;
     struct xpu_entry entry;

@@ -47,7 +47,7 @@ CUresult xpu_binding_end(CUresult result, struct xpu_binding *binding);
     } while (0)
 
 /* Takes out the bindings at the place (NULL: all of the object's) before the driver unbinds them, as another
- * thread may bind something else there afterwards. */
+ * thread may bind other memory there afterwards. */
 struct xpu_binding *xpu_unbind_begin(enum xpu_space space, uint64_t object, CUdevice device,
                                      const struct xpu_binding_place *place);
 /* After it; returns `result`. */

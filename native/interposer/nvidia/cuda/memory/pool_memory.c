@@ -158,7 +158,7 @@ static bool stop_reading(struct xpu_pool_memory *pool, const struct reading *rea
     uint64_t before = pool->settled;
     take_over(pool, reading);
     if (!pool->calls || pool->settled <= pool->held)
-        (void)settle(pool); /* else it is for the call that did it */
+        (void)settle(pool); /* otherwise it is for the call that did it */
     bool less = pool->settled < before;
     pool->readers--;
     pthread_mutex_unlock(&lock);

@@ -16,7 +16,7 @@ struct xpu_pool_memory {
     struct xpu_pool_memory *next; /* never freed; those of destroyed pools are used again */
     CUmemoryPool handle;          /* NULL: of graphs */
     CUdevice device;
-    bool counted;       /* else it is of the host, or another process's */
+    bool counted;       /* otherwise it is of the host, or another process's */
     int index;          /* of the device in the pages; -1: it is not the container's */
     enum xpu_kind kind; /* XPU_POOL, XPU_GRAPH */
     uint64_t read;      /* number of the reading that was begun last; atomic */
@@ -50,7 +50,7 @@ struct xpu_pool_growth {
     uint64_t number; /* of the call; 0: others were under way */
 };
 
-/* Before the call: admits it if the pool has `bytes` unused, or may grow by them; else
+/* Before the call: admits it if the pool has `bytes` unused, or may grow by them; otherwise
  * CUDA_ERROR_OUT_OF_MEMORY, after trimming. An admitted call must end with xpu_pool_growth_end. A launch of a
  * graph cannot be undone, and is never admitted for memory that looks unused while the account has more. */
 CUresult xpu_pool_growth_begin(struct xpu_pool_growth *growth, struct xpu_pool_memory *pool, uint64_t bytes);
@@ -65,7 +65,8 @@ void xpu_pool_memory_refresh(struct xpu_pool_memory *pool);
 /* Of each pool: of one device of the pages, or -1: all. */
 void xpu_pool_memories_refresh(int device);
 bool xpu_pool_memories_trim(int device);
-/* Some pool has more than it uses and is told to keep: a synchronisation yet to come may give that back. */
+/* Some pool has more than its use and its release threshold: a synchronisation yet to come may give that
+ * back. */
 bool xpu_pool_memories_have_spare(void);
 
 /* A pointer of the pool is handed out, or freed. */

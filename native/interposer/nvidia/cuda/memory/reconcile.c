@@ -17,7 +17,7 @@
 
 static uint64_t begun, ended;         /* operations; atomic */
 static uint64_t read_at[XPU_DEVICES]; /* second of the last reading + 1; atomic */
-static uint64_t at_rest[XPU_DEVICES]; /* overhead when nothing else was there; atomic */
+static uint64_t at_rest[XPU_DEVICES]; /* overhead without any allocation; atomic */
 static uint64_t made[XPU_DEVICES];    /* memory that contexts and modules were seen to take; atomic */
 static int64_t small[XPU_DEVICES];    /* change of small allocations since the last reading; atomic */
 static int busy[XPU_DEVICES];         /* a thread is changing the overhead; atomic */
@@ -109,7 +109,7 @@ static uint64_t overhead_of(int device, const struct xpu_overhead_reading *readi
     return xpu_overhead_within(reading, expected);
 }
 
-/* False where the driver says nothing; true also if another thread is at it. */
+/* False without a report of the driver; true also if another thread is reconciling. */
 static bool adjust(int device, uint64_t mine) {
     struct xpu_overhead_reading reading;
     const char *why;

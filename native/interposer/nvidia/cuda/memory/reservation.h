@@ -40,17 +40,17 @@ CUresult xpu_reserve_at(struct xpu_reservation *reservation, int device, enum xp
  * unchanged, if more does not fit. */
 CUresult xpu_reservation_resize(struct xpu_reservation *reservation, uint64_t bytes);
 
-/* Ends it. With CUDA_SUCCESS the bytes are kept in the table under `key`; else they are uncharged. Returns
- * `result`, or CUDA_ERROR_OUT_OF_MEMORY where there is no memory for the table: the caller then frees at the
- * driver. */
+/* Ends it. With CUDA_SUCCESS the bytes are kept in the table under `key`; otherwise they are uncharged.
+ * Returns `result`, or CUDA_ERROR_OUT_OF_MEMORY if there is no memory for the table: the caller then frees at
+ * the driver. */
 CUresult xpu_reservation_end(struct xpu_reservation *reservation, CUresult result, enum xpu_space space,
                              uint64_t key);
 /* The same with flags, count and extra of one's own: only these are taken from `own`. */
 CUresult xpu_reservation_end_with(struct xpu_reservation *reservation, CUresult result, enum xpu_space space,
                                   uint64_t key, const struct xpu_entry *own);
 
-/* The whole of an interposed function that allocates in the current context: the charge, the call, and what
- * becomes of both. `key_` is what the call made; `undo_` frees it at the driver where it cannot be kept. */
+/* The whole of an interposed function that allocates in the current context: the charge, the call, and their
+ * results. `key_` is the call's new object; `undo_` frees it at the driver if it cannot be kept. */
 #define XPU_ALLOCATES(kind_, bytes_, call_, space_, key_, undo_)                                             \
     do {                                                                                                     \
         struct xpu_reservation reservation_;                                                                 \

@@ -1,6 +1,6 @@
 /*
- * Memory that other processes have open, or that is theirs: by IPC handles (cuIpcGetMemHandle) and exported
- * file descriptors (cuMemExportToShareableHandle).
+ * Memory that other processes have open, or own: by IPC handles (cuIpcGetMemHandle) and exported file
+ * descriptors (cuMemExportToShareableHandle).
  */
 #ifndef XPU_INTERPOSER_SHARE_H
 #define XPU_INTERPOSER_SHARE_H

@@ -27,8 +27,7 @@ enum xpu_space {
 /* The part of an entry that every way to free needs. */
 enum xpu_entry_flag {
     XPU_EXPORTED = 0x8000, /* another process may have it open: freed by xpu_uncharge_exported */
-    XPU_IMPORTED =
-        0x4000, /* another process's, of which nothing is charged here: its end is xpu_imported(-1) */
+    XPU_IMPORTED = 0x4000, /* another process's, without a charge here: its end is xpu_imported(-1) */
 };
 
 struct xpu_entry {

@@ -35,7 +35,7 @@ enum {
     LONGEST_DEPTH_WAIT_NS = 2020000000,
     /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
      * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has:
-     * else kernels of some seconds in many streams would need no budget at all. */
+     * otherwise kernels of some seconds in many streams would need no budget at all. */
     STALL_NS = 50000000,
     /* The same behind work of its own stream, which can wait for this launch only by way of the program: by
      * then a kernel of two seconds has ended. Less for launches that are known to be short, and few. */
@@ -175,8 +175,8 @@ static void wait_for_depth(const struct xpu_pace *pace, struct xpu_tracker *trac
 /* ---- work that waits for a launch ----
  *
  * A kernel that spins until another stream's has run spends the budget for which that other one waits. So
- * does one that spins until the program says so, which it does after some more launches in the same stream.
- * Such a launch is let through, and its cost added to the debt. */
+ * does one that spins until the program ends it, after some more launches in the same stream. Such a launch
+ * is let through, and its cost added to the debt. */
 
 static const uint64_t LONGEST_STALL_NS = 60000000000;
 
@@ -306,7 +306,7 @@ static int first_with_cap(void) {
 void xpu_gate_pass_unmeasured(const struct xpu_tracker *tracker, uint64_t since) {
     int device = tracker ? tracker->device : 0;
     if (!tracker && xpu_granted_here(&device) != CUDA_SUCCESS)
-        device = first_with_cap(); /* it is not known whose time it takes, and is somebody's */
+        device = first_with_cap(); /* its device is unknown, and it takes some device's time */
     uint64_t *last = &lasts[device];
     static int told, told_of_streams;
     if (since)

@@ -7,7 +7,7 @@
  *     result = REAL(cuLaunchKernel)(…);
  *     xpu_pace_end(&pace, result);
  *
- * docs/developers/pacing.md says how it measures and decides.
+ * docs/developers/pacing.md describes its measurements and decisions.
  */
 #ifndef XPU_INTERPOSER_PACER_H
 #define XPU_INTERPOSER_PACER_H

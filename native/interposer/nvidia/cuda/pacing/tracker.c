@@ -208,7 +208,7 @@ static struct xpu_tracker *find_or_make_in(CUcontext context, CUcontext current,
     if (context == current)
         return find_or_make(context, broken);
     if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
-        *broken = true; /* for this launch, which is not to go unpaced for it */
+        *broken = true; /* for this launch, which must not go unpaced for that reason */
         return NULL;
     }
     struct xpu_tracker *tracker = find_or_make(context, broken);

@@ -40,14 +40,14 @@ struct xpu_marker {
     bool stamped;     /* `at` is known */
     bool pauses;      /* the stream should have had nothing to do between some of the launches */
     bool last_alone;  /* or before the last of them */
-    bool gathered;    /* launches are among them of which it is not known when they began */
+    bool gathered;    /* the begin of some of these launches is not known */
     int64_t first;    /* before the first launch, CLOCK_MONOTONIC */
     int64_t last;     /* and the last */
     int64_t expected; /* its end, by the predictions */
     int64_t recorded; /* before the call that recorded it */
     int64_t at;       /* ns of the device's clock */
     bool past;        /* the work had ended when the marker was recorded */
-    int64_t ended;    /* when it had, for all that is known; else `at` */
+    int64_t ended;    /* when it had, as far as is known; otherwise `at` */
     uint64_t ns;      /* predicted, of the launches since the marker before */
     uint64_t depth;   /* ns; of those that were never measured it is more: they are let go a few at a time */
     uint64_t last_ns;
@@ -76,7 +76,7 @@ struct xpu_tracked_stream {
     bool active;     /* its work has begun; read by others, too: atomic */
     int64_t stamped; /* the time of the last marker that was read, or is to be; of the device's clock */
     double used_before, each_before, passed_before, waited_before; /* the measure's, at the last marker */
-    int64_t resumes; /* when work begins that no marker says; 0: it does not */
+    int64_t resumes; /* the begin of work that no marker tells; 0: none */
     bool guessed;    /* the work under way began so */
     int64_t from;    /* the measure's time at the last marker */
     bool predicted;  /* the work before the last marker counted as it was predicted */
@@ -185,24 +185,23 @@ bool xpu_marker_place(struct xpu_tracker *tracker, struct xpu_tracked_stream *on
 /* Since when there is no event to mark the begin of the stream's work, CLOCK_MONOTONIC; 0: there is one, or
  * it was marked. */
 uint64_t xpu_marker_missing(struct xpu_tracker *tracker, const struct xpu_tracked_stream *on);
-/* Records the event of the next marker after a launch, with the flag taken: where nobody else can do that
- * later. It becomes a marker when one is placed, without a call of the driver, on any thread; until then it
- * is recorded again after each launch. */
+/* Records the event of the next marker after a launch, with the flag taken: for the case that no other thread
+ * can do that later. It becomes a marker when one is placed, without a call of the driver, on any thread;
+ * until then it is recorded again after each launch. */
 void xpu_marker_prepare(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, CUstream stream);
-/* Marks what was launched last, where nothing more comes until budget has, or the program has waited for it.
- */
+/* Marks the last launches, if no more come until budget has come, or the program has waited for them. */
 void xpu_marker_end(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, CUstream stream);
 /* The same on any thread, with the flag taken. False: there is nothing to mark, or not from here. */
 bool xpu_marker_late(struct xpu_tracker *tracker, struct xpu_tracked_stream *on);
 /* The same in all streams of the tracker where nothing was launched since `before`, CLOCK_MONOTONIC; for a
  * thread that has not taken any flag. */
 void xpu_marker_late_all(struct xpu_tracker *tracker, int64_t before);
-/* From here on no other thread records in this stream, which ends now, or may be captured, until something is
- * launched in it again. What was launched last is marked. */
+/* From here on no other thread records in this stream, which ends now, or may be captured, until the next
+ * launch in it. The last launches are marked. */
 void xpu_stream_withdraw(CUstream stream);
 /* The program makes a stream that waits for the default stream, and is waited for. */
 void xpu_stream_blocks(void);
-/* With the flag taken: launches that found it taken are among what was launched. */
+/* With the flag taken: launches that found it taken count as launched. */
 void xpu_stream_gather(struct xpu_tracked_stream *on);
 /* Whether any thread may put an event there later that the program did not ask for: not in the default stream
  * of a thread, and not always in the legacy one. */

@@ -1,6 +1,5 @@
 /*
- * What launches have used of the device's time, from what has happened in a tracker (timeline.h). For the
- * sampler.
+ * The launches' use of the device's time, from the events of a tracker (timeline.h). For the sampler.
  */
 #ifndef XPU_INTERPOSER_USAGE_H
 #define XPU_INTERPOSER_USAGE_H
