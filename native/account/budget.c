@@ -214,8 +214,8 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
     move(&compute->used, ns);
 }
 
-/* Of the time in which others had the device, the part of other containers. Its processes are charged when
- * they launch, which is some time before or after they have the device. */
+/* The part of `kept` in which other containers had the device. This container's other processes are charged
+ * at their launch, which is some time before or after they have the device. */
 static uint64_t kept_by_others(int device, uint64_t kept) {
     uint64_t others = XPU_LOAD(compute_of(device)->used) - XPU_LOAD(use[device].charged);
     int64_t more = (int64_t)(others - __atomic_exchange_n(&use[device].others, others, __ATOMIC_RELAXED));

@@ -5,8 +5,9 @@
  *
  * Each process also keeps a word of its own charges, where no other can write it.
  *
- * So a debt has no limit and is exact over any time, and a credit is at most XPU_CREDIT_NS, at whichever
- * point a process dies: docs/developers/pacing.md. No call here waits, takes a lock or calls a driver.
+ * So a debt has no limit and is exact over any time, and a credit is at most XPU_CREDIT_NS (after long
+ * kernels of others up to a second), at whichever point a process dies: docs/developers/pacing.md. No call
+ * here waits, takes a lock or calls a driver.
  */
 #ifndef XPU_ACCOUNT_BUDGET_H
 #define XPU_ACCOUNT_BUDGET_H
@@ -52,7 +53,7 @@ void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, 
 /* A launch is held back, or nothing could be measured: for the host to see. */
 void xpu_budget_waits(int device);
 void xpu_budget_guessed(int device);
-/* It has waited for so long since it was last told. */
+/* Adds `ns` to the time for which launches were held back. */
 void xpu_budget_held(int device, uint64_t ns);
 /* Gives back unused charges of a dead process. The caller owns the slot. */
 void xpu_budget_recover(unsigned slot, int device);

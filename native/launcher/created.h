@@ -19,9 +19,9 @@
  * gone is looked up by its name. */
 bool created_find(const struct invocation *line, char runtime[PATH_MAX]);
 
-/* Records that `runtime` creates the container of `line`, and gives the program to ask for it: another one if
- * that one has a container of this id, and then prints so. Without a record, as with a /run that is not ours
- * to write, the container is created all the same. */
+/* Records that `runtime` creates the container of `line`. Returns the runtime to call: `runtime`, or the
+ * recorded one, with a line that says so, if that still has a container of this id. Without a record, as with
+ * a /run that is not ours to write, the container is created all the same. */
 const char *created_keep(const struct invocation *line, const char *runtime);
 
 /* The container of `line` is gone. */

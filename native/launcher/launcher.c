@@ -3,9 +3,9 @@
  *
  * Most of an engine's calls (state, start, kill, exec, and containers without an accelerator) are the
  * low-level runtime's alone, so this program becomes that runtime at once, with arguments, environment, file
- * descriptors and signals as they came. For a container that has a record (created.h) it is the runtime of
- * then, with XPU_CONFIG and XPU_RUN_DIR as they were then, and a delete is a child's: the record goes once
- * that has succeeded. A container that may ask for an accelerator is the shim's. A start worker of `xpu
+ * descriptors and signals as they came. For a container with a record (created.h) it becomes the recorded
+ * runtime, with the recorded XPU_CONFIG and XPU_RUN_DIR. It runs `delete` as a child, and removes the record
+ * once that has succeeded. A container that may ask for an accelerator is the shim's. A start worker of `xpu
  * agent` runs the shim, or otherwise a Python of its own, which comes back here for the record. Every
  * descriptor opened here is close-on-exec, and standard streams may be closed: nothing is written unless no
  * program could be started.

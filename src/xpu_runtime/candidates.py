@@ -81,7 +81,7 @@ def _of_one_vendor(inventory: Inventory, request: Request) -> list[Device]:
     """
     vendors = list(dict.fromkeys(device.vendor for device in inventory.devices))
     if require.names_vendor(request.requirements):
-        # Of a vendor that is not allowed, each device then says so.
+        # Without an allowed vendor all are kept, so that each device reports the reason.
         vendors = require.vendors(request.requirements, vendors) or vendors
     elif request.vendor:
         vendors = [request.vendor]

@@ -1,4 +1,5 @@
-"""Which backends and engines there are: each is a module in a folder of its own, and is registered by that.
+"""The backends, engines and areas of doctor: each is a module in their folder, and is registered by being
+there.
 
 The names are read from the folder, so that asking for them imports no backend and no engine; one is imported
 when it is used. Each such folder says which names its modules must define (limits/backend.py,

@@ -1,9 +1,10 @@
 """The shim: the part of `xpu-container-runtime` for a container that may ask for an XPU.
 
-The launcher execs it for create, run and restore of a bundle that names an accelerator, and where it cannot
-find the low-level runtime by itself. It reads the request, prepares the bundle's spec, and execs the
-low-level runtime with the same arguments. Runs `python3 -I -S`: see tests/unit/test_imports.py for the
-modules that it may import. request/ knows the meaning of a request, start/ how it is met.
+A start worker, or the launcher by exec, runs it for create, run and restore of a bundle that names an
+accelerator. The launcher also runs it if it cannot find the low-level runtime by itself. It reads the
+request, prepares the bundle's spec, and execs the low-level runtime with the same arguments. Runs `python3 -I
+-S`: see tests/unit/test_imports.py for the modules that it may import. request/ knows the meaning of a
+request, start/ how it is met.
 """
 
 from __future__ import annotations
@@ -85,9 +86,10 @@ class Call(Value):
     invocation: Invocation
     log: Log
     problem: str
-    """What is wrong with our own files, if anything is."""
+    """The fault of our own files; "": none."""
     handed_over: bool
-    """It is the low-level runtime's alone, as far as can be seen from here (_is_handed_over)."""
+    """Preparing failed, and the spec asks for nothing or cannot be used: the runtime reports it
+    (_is_handed_over)."""
 
 
 def call(words: list[str], caller: Caller) -> Call | None:

@@ -37,7 +37,8 @@ _LONGEST_ID = 1024
 _TABLE = """CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, kind TEXT NOT NULL,
     container_id TEXT NOT NULL, devices TEXT NOT NULL, text TEXT NOT NULL)"""
-#: By kind, where `code` is "", the rows that have gone; by code all refusals, whose rows do not say it.
+#: With the code "": the number of trimmed events of the kind. With a code: all refusals of that code, which
+#: rows of events do not have.
 _TOTALS = """CREATE TABLE IF NOT EXISTS event_totals (
     kind TEXT NOT NULL, code TEXT NOT NULL, number INTEGER NOT NULL,
     PRIMARY KEY (kind, code)) WITHOUT ROWID"""
@@ -165,9 +166,8 @@ def count_start(db: Any, mode: str, seconds: float) -> None:
     )
 
 
-#: In containerd's namespaces two containers can have one id, and an event of either then belongs to neither
-#: by name: another name than the last one is of another container, which has the grant. Nothing is written
-#: where it changes nothing.
+#: Two containers of different containerd namespaces can have one id. If the name changes while a grant
+#: exists, it is ambiguous, and "" is written. An unchanged name is not written again.
 _NAMED = """WITH last (name) AS (SELECT coalesce((SELECT name FROM container_names WHERE container_id = ?1
         ORDER BY since DESC LIMIT 1), '')),
     new (name) AS (SELECT CASE WHEN EXISTS (SELECT 1 FROM grants WHERE container_id = ?1) THEN '' ELSE ?3 END)
@@ -175,7 +175,7 @@ _NAMED = """WITH last (name) AS (SELECT coalesce((SELECT name FROM container_nam
     WHERE last.name NOT IN (?3, new.name)"""
 _NAMES_OF_NOBODY = """DELETE FROM container_names WHERE container_id NOT IN (SELECT container_id FROM events)
     AND container_id NOT IN (SELECT container_id FROM grants)"""
-#: Those that another took the place of before the first event that there is.
+#: Names that a later name replaced before the oldest event.
 _NAMES_BEFORE = """DELETE FROM container_names WHERE EXISTS (SELECT 1 FROM container_names AS later
     WHERE later.container_id = container_names.container_id AND later.since > container_names.since
     AND later.since <= (SELECT MIN(id) FROM events))"""

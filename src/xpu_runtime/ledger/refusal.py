@@ -1,7 +1,8 @@
 """A refusal: why a request is not granted, as a value.
 
-It has one vocabulary of codes. The same value prints in docker's error line, in `xpu explain` and in a
-scheduler's answer; so it has only facts about the ledger and the devices, not these themselves.
+It has one vocabulary of codes. The same value prints in docker's error line, in `xpu explain` and in a pod's
+events; so it has only facts about the ledger and the devices, not these themselves. The scheduler extender
+has words of its own (kubernetes/extender/reasons.py).
 """
 
 from __future__ import annotations

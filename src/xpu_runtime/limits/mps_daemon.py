@@ -2,10 +2,11 @@
 
 One daemon a device, with a folder of its own in the run folder:
 
-    pipe/     its sockets (CUDA_MPS_PIPE_DIRECTORY); `control_privileged` is in no container clients/  a
-    folder for each container, mounted into it: links to the sockets of pipe/ for its programs config.toml
-    from R615 on: the daemon's configuration shm/      the tmpfs that it, its server and the containers have
-    at /dev/shm log/      control.log, server.log
+    pipe/        its sockets (CUDA_MPS_PIPE_DIRECTORY); `control_privileged` is in no container
+    clients/     a folder for each container, mounted into it: links to the sockets of pipe/ for its programs
+    config.toml  from R615 on: the daemon's configuration
+    shm/         the tmpfs that it, its server and the containers have at /dev/shm
+    log/         control.log, server.log
 
 It is found by its environment in /proc, so that a start which was killed leaves no unknown daemon. It has the
 host's root cgroup, a session and a mount namespace of its own: it outlives the hook that starts it, and the

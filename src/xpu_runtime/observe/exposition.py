@@ -1,9 +1,10 @@
 """A reading of the node in Prometheus' text format.
 
-Each metric is a line of one of the tables below: its name, its help, and the source of its value. The page
-docs/reference/metrics.md is made from them. An unknown value is left out, its help is not. Containers'
-authors choose ids and names, so both are cut and made printable. The id distinguishes a slice's series: no
-two slices have the same. Only one of the series has the name.
+Metrics of devices, slices and quotas are lines of the tables below: name, help, and the source of the value.
+`_of_node` has the others: events, refusals, starts, the agent. The page docs/reference/metrics.md is made
+from them. An unknown value is left out, its help is not. Containers' authors choose ids and names, so both
+are cut and made printable. The id distinguishes a slice's series: no two slices have the same. Only one of
+the series has the name.
 """
 
 from __future__ import annotations

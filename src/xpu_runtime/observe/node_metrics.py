@@ -91,7 +91,7 @@ class NodeMetrics:
 
 
 def _quotas() -> tuple[Quota, ...]:
-    """None where the configuration cannot be read, as nothing of the devices can be then, which says why."""
+    """Empty if the configuration cannot be read; the reading of devices then reports that error."""
     try:
         return quotas.every(load().policy_quotas)
     except ConfigError:

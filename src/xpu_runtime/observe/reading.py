@@ -68,7 +68,7 @@ class Card(Value):
 
     @property
     def note(self) -> str:
-        """Why not everybody gets something of it: its fault, and those marks; "": nothing."""
+        """Why its use is restricted: a fault, drained, reserved; "": it is not."""
         found = [self.device.fault] if self.device is not None and self.device.fault else []
         if (reason := self.why_drained) is not None:
             found.append(marks.as_drained(reason))

@@ -14,7 +14,7 @@ from xpu_runtime.placement.demand import Demand
 from xpu_runtime.placement.room import in_order
 from xpu_runtime.request.units import share_of
 
-#: Positions of cards of which all that serve a container must be, one group after the other.
+#: Groups of positions of cards: a container's cards all come from one group. Groups are tried in this order.
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -98,7 +98,7 @@ class Cards:
         self._all = (tuple(range(len(totals))),)
 
     def groups(self, shape: Shape) -> Groups:
-        """The positions of the cards of which all that serve `shape` must be."""
+        """The groups of cards; all cards for `shape` come from one of them."""
         return self._all if self.kinds is None else self.kinds.groups(shape)
 
 

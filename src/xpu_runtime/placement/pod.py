@@ -190,8 +190,8 @@ class _Search:
             self._cores[position] -= sign * shape.cores
 
     def _possible(self, shape: Shape) -> Iterator[tuple[int, ...]]:
-        """The sets of devices that can serve `shape` now, those that the policy prefers first; of sets whose
-        devices are in the same states one."""
+        """The sets of devices that can serve `shape` now, in the policy's order; of equivalent sets only
+        one."""
         for group in self._cards.groups(shape):
             alike: dict[tuple[int, int, int, int], list[int]] = {}
             for position in group:

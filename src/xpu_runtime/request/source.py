@@ -368,7 +368,7 @@ def _shared(request: Request, config: Config) -> Request:
 def _capped(request: Request, config: Config) -> Request:
     """The request with the default cap on cores, or else the policy's maximum, where it sets none.
 
-    The same for memory depends on the device: see granting.py.
+    The same for memory depends on the device: see candidates.py.
     """
     if request.cores is not None or request.choice == "none":
         return request

@@ -1,4 +1,5 @@
-"""The one order of a container's start: request, devices to choose from, grant, limits, plan.
+"""The steps of a container's start: request, candidates, grant, limits, plan. Spec mode plans before it
+imposes limits.
 
 Hook mode takes all steps in the hook (in_container.py). Spec mode books and plans in the shim (spec_mode.py),
 and leaves limits and mounts to the hook. `xpu explain` decides and plans, and books nothing. The steps

@@ -4,8 +4,8 @@
  * The account is the authority on the container's processes, as every process that may allocate has a slot.
  * The driver is the authority on a process's use, if it lists the process by a pid that we know. Some drivers
  * list nothing in a pid namespace, others the host's pids: those are other processes here, except for the
- * ones that processes have found to be theirs (cuda/reported.c). A process in a pid namespace of its own,
- * within the container's, is known to the account alone, by its own pid.
+ * ones that processes have found to be theirs (cuda/memory/reported.c). A process in a pid namespace of its
+ * own, within the container's, is known to the account alone, by its own pid.
  */
 #define _GNU_SOURCE
 #include "view.h"

@@ -39,18 +39,19 @@ from xpu_runtime.vendors.inventory import Inventory
 
 #: Seconds that a turn with the ledger may take: less than the kubelet waits for PreStartContainer (30).
 _LEDGER_S = 15.0
-#: Until a pod that was refused is tried again, where nothing has changed.
+#: Seconds until a refused pod is tried again without a change.
 _AGAIN_S = 10.0
-#: From one refusal of a pod that is told in an event to the next, twice as long each time: its author can
-#: make as many different ones as there are changes of its annotations.
+#: Seconds between two refusal events of a pod, twice as long each time: its author can cause a different
+#: refusal by each change of its annotations.
 _TELL_S, _MOST_TELL_S = 1.0, 300.0
-#: An allocation of a pod that the watch has not told of: the hook may have entered it, and be ahead of it.
+#: Seconds that an allocation of a pod unknown to the watch is kept: the hook may have entered it ahead of the
+#: watch.
 _UNKNOWN_S = 30.0
-#: A pod that is known for longer has its IDs, or is given them in a call of the kubelet that wakes us.
+#: Seconds after which a pod counts as old: it has its IDs, or a call of the kubelet will wake us.
 _NEW_S = 60.0
-#: From the plugin's start on the drivers have so long to tell, before a pod hears that they do not.
+#: Seconds that drivers have after the plugin's start, before pods are refused for want of an answer.
 _FIRST_S = 20.0
-#: A pod is remembered which is gone: longer than any request that may have read it before.
+#: Seconds that a deleted pod is remembered: longer than any request that may have read it before.
 _GONE_S = 60.0
 
 #: PodOnNode.key.

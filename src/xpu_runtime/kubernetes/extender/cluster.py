@@ -320,8 +320,8 @@ class Cluster:
     def to_give_away(
         self, names: Iterable[str], shape: PodShape, of: Member | None, most: int
     ) -> float | None:
-        """Seconds since a group was asked about or bound of which places could be given away for the pod;
-        None: it would have none by that. Those of the group of `of` are not."""
+        """Seconds since the last question about, or bind of, a group whose held places would make room for
+        this pod; None: they would not. The group of `of` is left out."""
         with self._lock:
             held = self._state.given_away(of)
             if not held or not self._state.fits_without(held, names, shape, most):
@@ -330,7 +330,7 @@ class Cluster:
             return max(self._clock() - self._state.groups.last_asked(groups), 0.0)
 
     def give_away(self, of: Member | None) -> None:
-        """Gives those places away, of groups without a bind since."""
+        """Gives away the held places that `to_give_away` counts, unless their group has bound since."""
         with self._lock:
             for uid in self._state.given_away(of):
                 self._state.forget(uid)
@@ -350,8 +350,8 @@ class Cluster:
                 return assumed
             hold = self._state.hold_of(pod.uid)
             if hold is not None and assumed is not None and assumed.node != name:
-                # Of what kube-scheduler has tried it takes another than the last: what is held is not what it
-                # wants, and might be in the way of it.
+                # kube-scheduler binds on another node than the one of its last question: the group's held
+                # places are out of date, and might be in the way.
                 self._state.forget_group(hold.group)
             if name in self._state.nodes and not self._state.nodes[name].devices.why_not:
                 self._state.forget(pod.uid)

@@ -144,7 +144,7 @@ class Verbs:
     def _judge(self, pod: Mapping[str, Any], demand: PodDemand, names: list[str]) -> list[int]:
         _, shape = self._cluster.shape(demand)
         verdicts = self._cluster.judge(shape, names)
-        # One that is being bound, and of which it is not known yet whether it was, has its place there.
+        # A pod whose bind has begun, with an unknown outcome, keeps its place on that node.
         assumed = self._cluster.assumed_on(_uid_of(pod))
         if assumed and assumed in names:
             verdicts[names.index(assumed)] = FITS + _HIGHEST

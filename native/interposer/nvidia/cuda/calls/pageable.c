@@ -5,8 +5,8 @@
  * that are not CUDA's. It could be charged, but never uncharged. Prefetches and preferred locations are
  * hints, and by CUDA's reference no program needs them to be right: for such memory and a device they are not
  * passed on. When a kernel touches it, the driver moves it all the same, page by page, and takes it back to
- * the host when a process asks for memory of the card: that much is not counted (README). The attribute that
- * tells programs of all this stays true, as those for GH200 are written for it.
+ * the host when a process asks for memory of the card: that much is not counted (docs/concepts/limits.md).
+ * The attribute that tells programs of all this stays true, as those for GH200 are written for it.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/devices.h"

@@ -241,8 +241,8 @@ static bool is_free(int device, uint32_t share, uint64_t now) {
 
 /* The time to save up for a whole slice, ns; 0 if no other container uses the device, and if other streams
  * have work: the context has its slices then anyway, and that work may wait for this launch. And 0 for a
- * launch that has waited longer than it would by itself: another process of the container, which wakes a
- * little earlier, has taken the saved time each time, and would for ever. */
+ * launch that has waited too long: another process of the container, which wakes a little earlier, could take
+ * the saved time for ever. */
 static uint64_t slice_ns(const struct xpu_pace *pace, const struct xpu_tracker *tracker, uint32_t share,
                          uint64_t waited) {
     if (!__atomic_load_n(&tracker->is_shared, __ATOMIC_RELAXED) || others_work(pace, tracker) ||
@@ -301,8 +301,8 @@ static int first_with_cap(void) {
 }
 
 /* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
- * a launch as a millisecond at least. That is more than it was for a program that waits for its work,
- * and the longer the wait for budget, the more: it is not meant to be fair. */
+ * a launch as a millisecond at least. This overcharges a program that waits for its work, the more the longer
+ * it waits for budget. It need not be fair. */
 void xpu_gate_pass_unmeasured(const struct xpu_tracker *tracker, uint64_t since) {
     int device = tracker ? tracker->device : 0;
     if (!tracker && xpu_granted_here(&device) != CUDA_SUCCESS)

@@ -1,6 +1,6 @@
 /*
- * The measuring thread. While a tracker has work it comes by each millisecond or so, and when the program
- * asks for a look. It
+ * The measuring thread. While a tracker has work it looks every 0.6 ms if other contexts use the device,
+ * otherwise every 2 ms, and when the program asks for a look. It
  *
  *   1. records a probe in the pacer's own stream, which has nothing else to do: it completes at once if the
  *      context has the device, and otherwise when its time slice comes;

@@ -102,7 +102,7 @@ struct xpu_tracker {
     uint64_t inflight;   /* ns, the depth of marked and unmeasured work; atomic */
     uint32_t per_thread; /* something was launched in a thread's default stream; atomic */
     uint32_t unknown;    /* launches of kinds never measured that are marked, and not measured yet; atomic */
-    uint32_t unknown_seen; /* of these, how many there were after a wait of the program; atomic */
+    uint32_t unknown_seen; /* the value of `unknown` at the program's last wait; atomic */
     uint64_t unknown_ns;   /* the cost of unmeasured launches, by the last ones; atomic */
     uint32_t let_go;       /* launches that waited for less to be under way, in vain; atomic */
     uint32_t let_go_at;    /* `ended_count` then; atomic */
