@@ -1,4 +1,4 @@
-"""Asks what `xpu agent` serves over HTTP, on its socket or a port."""
+"""HTTP requests to `xpu agent`, on its socket or a port."""
 
 from __future__ import annotations
 

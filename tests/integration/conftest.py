@@ -90,7 +90,7 @@ class Node:
             return ledger.grants()
 
     def sim(self, topology: str | Path) -> None:
-        """What `xpu sim up` does.
+        """Does the work of `xpu sim up`.
 
         By its function, as for `close`: two commands for each test took 0.2 s of a processor.
         """
@@ -115,7 +115,7 @@ class Node:
         )
 
     def run(self, bundle: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        """`run` in the foreground: what the container prints, and its exit status."""
+        """`run` in the foreground: the container's output, and its exit status."""
         return self.oci("run", *options, "--bundle", bundle, bundle.name)
 
     def start(self, bundle: Path, *options: str | Path) -> str:
@@ -134,7 +134,7 @@ class Node:
 
     @contextmanager
     def own_mounts(self, script: str = "") -> Iterator[None]:
-        """The commands see what the lines of `script` mount, and the machine does not."""
+        """The commands see the mounts of the lines of `script`, and the machine does not."""
         words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec"]
         with namespace(*words, f"{script}\necho ready; exec sleep infinity") as holder:
             self.view = ["nsenter", "--mount", "--target", str(holder), "--"]

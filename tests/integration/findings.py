@@ -1,4 +1,4 @@
-"""What `xpu doctor` finds: asked for as a person does, and compared with what a test has made."""
+"""The findings of `xpu doctor`, compared with the faults that a test has made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests have containers do, and how to read what they said."""
+"""Commands that tests run in containers, and readers of their output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_devices(*numbers: str) -> list[str]:
 
 
 def openings(output: str) -> dict[str, str]:
-    """What that command said: for each `major:minor` why it could not be opened."""
+    """The output of that command: for each `major:minor` why it could not be opened."""
     return {
         numbers: reason.rpartition(": ")[2]
         for numbers, _, reason in (line.partition(": ") for line in output.splitlines())

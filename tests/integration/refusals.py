@@ -14,7 +14,7 @@ _LOGRUS = re.compile(r'time="(?P<time>[^"]*)" level=(?P<level>\w+) msg=(?P<msg>"
 
 
 def log_entries(path: Path, form: str) -> list[dict[str, Any]]:
-    """The lines of a runtime's log, each of which must be in the format that was asked for."""
+    """The lines of a runtime's log, each of which must be in the requested format."""
     if not path.exists():
         return []
     entries = []

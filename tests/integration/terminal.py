@@ -1,4 +1,4 @@
-"""A terminal for commands that draw on one, and what is on it."""
+"""A terminal for commands that draw on one, and its content."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Terminal:
         return self.text
 
     def page(self) -> list[str]:
-        """What is on the screen: the last page that was drawn whole."""
+        """The screen: the last page that was drawn whole."""
         pages = self.read().split("\x1b[H")[1:]
         whole = [page for page in pages if "\x1b[J" in page]
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", whole[-1]).split("\r\n") if whole else []
@@ -81,7 +81,7 @@ class Terminal:
 
 
 def printed(node: Node, columns: int, *words: str, **environ: str) -> str:
-    """What a command prints on a terminal so wide, colours and all."""
+    """A command's output on a terminal of this width, with colours."""
     with Terminal(node, columns, 24, words, environ) as terminal:
         while terminal.process.poll() is None:
             terminal.read()

@@ -1,4 +1,4 @@
-"""What unit tests share."""
+"""Fixtures of unit tests."""
 
 from __future__ import annotations
 

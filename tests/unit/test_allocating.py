@@ -1,4 +1,4 @@
-"""What is reserved for pods on a node: exact shares where they fit, and what the node places itself."""
+"""Allocations of pods on a node: exact shares that fit, and those that the node places itself."""
 
 from __future__ import annotations
 

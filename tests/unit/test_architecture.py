@@ -1,4 +1,4 @@
-"""What the pages for developers and the packages' docstrings name is there."""
+"""The files and names in the developers' pages and the packages' docstrings exist."""
 
 from __future__ import annotations
 

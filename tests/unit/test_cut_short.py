@@ -39,7 +39,7 @@ jsonlite.loads(text)
 
 
 def bare(code: str, *words: object, text: str = "") -> str:
-    """What a bare interpreter prints for `code`; fails the test where it ends with an error."""
+    """A bare interpreter's output for `code`; fails the test if it ends with an error."""
     done = subprocess.run(
         ["/usr/bin/python3", "-IS", "-c", _BARE + code, *map(str, words)],
         input=text,

@@ -1,4 +1,4 @@
-"""native/headers says of CUDA and NVML what NVIDIA's headers say; pyproject.toml names the wheels with them.
+"""native/headers agrees with NVIDIA's headers of CUDA and NVML; pyproject.toml names the wheels with them.
 
 The compiler compares. Types and order of a function's parameters, the value of each name, and of every struct
 the place, size and kind of each field must be the same; names of parameters are our own.

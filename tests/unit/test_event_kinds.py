@@ -14,7 +14,7 @@ def text_of(path: str) -> str:
 
 
 def found(pattern: str, text: str) -> str:
-    """What is between the pattern's brackets; there is one such place."""
+    """The text between the pattern's brackets; there is one such place."""
     (match,) = re.findall(pattern, text, re.S)
     return str(match)
 

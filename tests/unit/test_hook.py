@@ -1,4 +1,4 @@
-"""The hook, where what it is called for is gone in the middle of it."""
+"""The hook, when its container is gone in the middle of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP server whoever is at the other ends: what is a request, who keeps a place, and its end."""
+"""The HTTP server with any clients: valid requests, the keeping of places, and its end."""
 
 from __future__ import annotations
 

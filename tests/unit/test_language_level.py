@@ -26,7 +26,7 @@ FILES = [
 
 
 def evaluated(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and what is below it, without annotations and what only a type checker reads."""
+    """The node and its descendants, without annotations and code for type checkers."""
     yield node
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns"):

@@ -1,4 +1,4 @@
-"""What is marked as drained or reserved while no driver answers: only what is a whole UUID."""
+"""Marking devices as drained or reserved while no driver answers: only by a whole UUID."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told to the system's log: one datagram, and never a wait."""
+"""Messages to the system's log: one datagram, and never a wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""packaging/newer_headers.py: what is newer than the pinned headers is told, and nothing fails."""
+"""packaging/newer_headers.py: it reports headers newer than the pinned ones, and does not fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down of a container that was not started."""
+"""The event of a container that was not started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written in two places because two languages need it says the same in both."""
+"""Values that stand in two places, because two languages need them, agree."""
 
 from __future__ import annotations
 

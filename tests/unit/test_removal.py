@@ -1,4 +1,4 @@
-"""What is done to engines' configuration before the package goes, by root, to files that others may own."""
+"""Changes of engines' configuration before the package is removed, by root, in files that others may own."""
 
 from __future__ import annotations
 

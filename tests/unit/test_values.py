@@ -1,4 +1,4 @@
-"""The two light stand-ins for the standard library: values and JSON behave as what they stand in for."""
+"""The two light stand-ins for the standard library: values and JSON behave as the originals."""
 
 from __future__ import annotations
 

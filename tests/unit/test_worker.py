@@ -1,4 +1,4 @@
-"""The process that has the start workers: what it does with those that hang."""
+"""The parent of the start workers, and its handling of workers that hang."""
 
 from __future__ import annotations
 

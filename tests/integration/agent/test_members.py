@@ -1,4 +1,5 @@
-"""The group `xpu`: what its members see without being root, what they may not, and what others are told."""
+"""The group `xpu`: the commands that its members may run, those that they may not, and the answers to
+others."""
 
 from __future__ import annotations
 
@@ -39,12 +40,12 @@ def with_group(node: Node) -> Iterator[None]:
 
 
 def user(group: int) -> list[str]:
-    """Runs what follows as a user who is in one group."""
+    """Runs the command as a user in one group."""
     return ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--inh-caps=-all"]
 
 
 def as_user(node: Node, *words: str, group: int = GROUP) -> subprocess.CompletedProcess[str]:
-    """`xpu` as a user who is in one group."""
+    """`xpu` as a user in one group."""
     return subprocess.run(
         [*node.view, *user(group), node.prefix / "bin" / "xpu", *words],
         env=node.environ,
@@ -127,7 +128,7 @@ def asked(*words: str) -> bytes:
 
 
 def said(path: Path, content: bytes) -> bytes:
-    """What the socket answers a member."""
+    """The socket's answer to a member."""
     script = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
         "try:\n s.sendall(sys.stdin.buffer.read() + b'\\n')\n"
@@ -194,7 +195,7 @@ def test_members_who_say_nothing_or_many_things_stop_nobody_for_long(node: Node,
 
 @pytest.mark.usefixtures("with_group")
 def test_one_member_does_not_shut_out_another(node: Node, start_agent: Serve) -> None:
-    """Not with more commands than are answered at a time, nor by asking slowly."""
+    """Neither by more commands than are answered at a time, nor by slow requests."""
     node.sim("1xT4")
     start_agent()
     path = socket_of(node)

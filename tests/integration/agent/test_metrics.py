@@ -1,4 +1,4 @@
-"""`xpu metrics`: what is so of devices, slices and events, as Prometheus reads it."""
+"""`xpu metrics`: devices, slices and events in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLEEP = ["sleep", "1000"]
 
 
 class Figures:
-    """What `xpu metrics` printed."""
+    """The output of `xpu metrics`."""
 
     def __init__(self, text: str) -> None:
         self.families = {each.name: each for each in text_string_to_metric_families(text)}

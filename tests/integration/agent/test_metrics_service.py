@@ -1,4 +1,5 @@
-"""Metrics as `xpu agent` serves them: to whom, whatever clients and the driver do, and until when."""
+"""Metrics served by `xpu agent`: the permitted clients, misbehaving clients, a hanging driver, and the
+end."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def values(text: str) -> dict[str, float]:
 
 
 def as_stranger(node: Node, path: str, groups: str) -> str:
-    """What comes of connecting as another user than root."""
+    """The result of connecting as another user than root."""
     node.folder.chmod(0o755)
     script = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r}); print('connected')"
     words = ["setpriv", "--reuid=65534", "--regid=65534", groups, "/usr/bin/python3", "-c", script]

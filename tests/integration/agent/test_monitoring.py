@@ -1,6 +1,6 @@
-"""The alerts and the dashboard that are there to copy: by Prometheus itself, over a node's real figures.
+"""The alerts and the dashboard of packaging/monitoring: run by Prometheus itself, on a node's real figures.
 
-Grafana cannot be had as a package; what it takes for a dashboard, its own generated types say.
+Grafana is not available as a package; its own generated types define a dashboard.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def test_prometheus_has_something_for_every_panel(
 
 
 def lost(given: Any, kept: Any, where: str = "") -> list[str]:
-    """What is in one JSON value and not, or otherwise, in another."""
+    """The parts of one JSON value that are missing or different in another."""
     if isinstance(given, dict) and isinstance(kept, dict):
         return [
             each

@@ -1,4 +1,4 @@
-"""The page that `xpu agent` serves for browsers: what it shows, to whom, and whatever containers chose."""
+"""`xpu agent`'s page for browsers: its content, its clients, and hostile names of containers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATHS = ("/", "/data.json", "/history.json")
 
 
 def shown(address: str | int) -> Any:
-    """What the page is told, when it asks."""
+    """The page's data."""
     time.sleep(1.1)  # the last answer counts for a second
     status, head, body = asked(address, "/data.json")
     assert status == 200 and "Content-Type: application/json\r\n" in head, body

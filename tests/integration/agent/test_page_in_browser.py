@@ -41,7 +41,8 @@ _OPTIONS = (
 
 @pytest.fixture
 def page(node: Node, start_agent: Serve) -> Iterator[Callable[[], str]]:
-    """Starts the agent, with a port; what a browser makes of its page each time it is called, as markup."""
+    """Starts the agent, with a port. Returns a function that gives the page as a browser renders it, as
+    markup."""
     port = free_port()
     node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
     start_agent()

@@ -1,4 +1,4 @@
-"""`xpu doctor`: each fault is really made, is named with what to do, and is gone when that was done."""
+"""`xpu doctor`: each fault is really made, is reported with its remedy, and is gone after the remedy."""
 
 from __future__ import annotations
 
@@ -208,8 +208,7 @@ while True:
 
 @contextmanager
 def engine(node: Node, name: str, answer: str) -> Iterator[Path]:
-    """A dockerd that is root's and says what it likes, byte by byte without an end where that is nothing;
-    its file."""
+    """A false dockerd of root's with any answer (None: bytes without an end), and its file."""
     program, file = node.folder / "dockerd", node.folder / f"{name}.json"
     if not program.exists():
         shutil.copy(os.path.realpath(sys.executable), program)

@@ -1,4 +1,5 @@
-"""`xpu doctor` on installed files: each fault is really made, is named with what to do, and is gone then."""
+"""`xpu doctor` on installed files: each fault is really made, is reported with its remedy, and is gone
+afterwards."""
 
 from __future__ import annotations
 

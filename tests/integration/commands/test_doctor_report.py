@@ -1,4 +1,4 @@
-"""The bug report of `xpu doctor --bundle`: what is in it, and what must not be."""
+"""The bug report of `xpu doctor --bundle`: its content, and secrets that it must not have."""
 
 from __future__ import annotations
 

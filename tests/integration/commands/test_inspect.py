@@ -1,4 +1,4 @@
-"""`xpu inspect` and what `xpu ps` says of use: by process and by kind, and whatever a container writes."""
+"""`xpu inspect`, and use in `xpu ps`: by process and by kind, also with false pages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def old_driver(node: Node) -> None:
 
 
 def of_slice(node: Node, container: str) -> dict[str, Any]:
-    """What `xpu inspect` says of the container's only slice."""
+    """`xpu inspect`'s entry of the container's only slice."""
     (grant,) = node.json("inspect", container)["grants"]
     (part,) = grant["slices"]
     assert isinstance(part, dict)
@@ -282,7 +282,8 @@ def test_whatever_a_container_writes_to_its_page_the_host_goes_on(
 
 @contextmanager
 def leased(page: str, how: str) -> Iterator[None]:
-    """A program of the page's owner, as one in a container is, has it leased, and lets nobody open it."""
+    """A program of the page's owner, as in a container, has a lease on it, and keeps others from opening
+    it."""
     program = (
         "import fcntl, os, signal, sys\n"
         "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"

@@ -1,4 +1,4 @@
-"""Containers' names beside their ids: as containerd and Kubernetes have them, whatever is written there.
+"""Containers' names beside their ids: those of containerd and Kubernetes, also hostile ones.
 
 docker's are in engines/test_names.py.
 """

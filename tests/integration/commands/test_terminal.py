@@ -1,4 +1,4 @@
-"""What commands print on a terminal: as wide as that is, in colours or not; and all of it for scripts."""
+"""Commands' output on a terminal: its width, colours; and the whole output for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xpu top`: what devices and containers do, on a terminal and for scripts."""
+"""`xpu top`: devices and containers at work, on a terminal and for scripts."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def a_link_to_the_real_one(root: Path, driver: Path) -> tuple[str, ...]:
 
 
 def links_to_the_real_one(root: Path, driver: Path) -> tuple[str, ...]:
-    """With what a `docker commit` leaves of the mountpoint, too."""
+    """Also with the rest of a mountpoint in an image by `docker commit`."""
     (root / "usr/lib/xpu").mkdir(parents=True)
     (root / REAL[1:]).touch()
     (root / "opt/round").mkdir(parents=True)

@@ -211,7 +211,7 @@ def refused_and_left_alone(node: Node, bundle: Path) -> str:
 def test_a_cache_larger_than_any_images_is_refused_at_once(
     node: Node, bundles: Bundles, mode: str, plant: Callable[[Path], None]
 ) -> None:
-    """One of ours in its place would hide what the image's programs need, without a word."""
+    """Ours in its place would silently hide libraries that the image's programs need."""
     bundle = bundles("XPU_MEM=1G")
     plant(bundle / "rootfs/etc/ld.so.cache")
     told = refused_and_left_alone(node, bundle)

@@ -1,4 +1,4 @@
-"""A libcuda for newer CUDA than the driver's, which is what images bring one for."""
+"""An image's libcuda for a newer CUDA than the driver's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xpu kubernetes device-plugin` as a process, and what its node and its pods look like."""
+"""`xpu kubernetes device-plugin` as a process, with a node and pods for it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Plugin:
         needed[self.process] = self.log_file
 
     def may_end(self) -> None:
-        """It ends by itself: what is waited for then does not need it."""
+        """It may end by itself: the awaited state does not need it."""
         assert self.process is not None
         needed.pop(self.process)
 

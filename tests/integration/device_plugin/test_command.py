@@ -1,4 +1,4 @@
-"""The command: one plugin on a node, its metrics, and what it says where it cannot run."""
+"""The command: one plugin on a node, its metrics, and its errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the plugin offers a kubelet of the node's devices, and says of them at the API server.
+"""The plugin's offer of the node's devices to a kubelet, and its reports to the API server.
 
-The process, with the real ledger and a simulated driver; what each part of it decides is tested by itself
-(tests/unit/kubernetes/device_plugin), and what a real kubelet makes of it in tests/kubernetes.
+The process, with the real ledger and a simulated driver. tests/unit/kubernetes/device_plugin tests its parts,
+and tests/kubernetes runs it with a real kubelet.
 """
 
 from __future__ import annotations

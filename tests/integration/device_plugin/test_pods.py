@@ -1,4 +1,4 @@
-"""What the plugin reserves for pods before the kubelet starts their containers, whatever else is away."""
+"""The plugin's reservations for pods before the kubelet starts their containers, also during outages."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie, whose new parent may take its time, does not."""
+    """Whether a process runs; a zombie, whose new parent may be slow, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -177,7 +177,7 @@ class Engines:
             return [point for line in lines if (point := line.split()[1]).startswith(f"{self.folder}/")]
 
     def close(self) -> list[str]:
-        """Ends everything; returns what was left behind that should not have been."""
+        """Ends everything; returns the left-overs."""
         self.dockerd.stop()
         self.containerd.stop()
         left_records = created.of(self.folder)
@@ -250,7 +250,7 @@ BACKENDS = pytest.mark.parametrize("ask", ["XPU_MEM=4G", "XPU_MEM=4G XPU_ENFORCE
 
 
 class Completed:
-    """What a command printed, and its exit status."""
+    """A command's output and exit status."""
 
     def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
         self.status = done.returncode
@@ -280,7 +280,7 @@ class Docker:
         return completed([*self.command, *words])
 
     def must(self, *words: str) -> str:
-        """What a command prints that has to succeed."""
+        """The output of a command that has to succeed."""
         done = self(*words)
         assert done.status == 0, f"docker {' '.join(words)}: {done}"
         return done.out.strip()

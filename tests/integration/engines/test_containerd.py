@@ -151,7 +151,7 @@ def test_a_program_started_by_exec_shares_the_containers_limit(ctr: Ctr) -> None
 def test_in_a_user_namespace_a_container_has_its_slice(
     ctr: Ctr, engines: Engines, node: Node, image_root: Path, base_spec: dict[str, Any]
 ) -> None:
-    """containerd 1.7 starts it with plain runc, whatever --runc-binary says: it gets no device at all."""
+    """containerd 1.7 starts it with plain runc and ignores --runc-binary: it gets no device at all."""
     # Not by --uidmap, with which ctr 1.6 forgets --runc-binary too.
     root = engines.folder / "remapped"
     subprocess.run(["cp", "-a", image_root, root], check=True)

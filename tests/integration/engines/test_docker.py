@@ -1,4 +1,4 @@
-"""docker run --runtime=xpu: what a container gets, what is held, and what docker tells of it."""
+"""docker run --runtime=xpu: a container's devices and limits, and docker's own view of it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_wrong_request_is_dockers_error_in_our_words(docker: Docker) -> None:
 def _opened(
     docker: Docker, env: str, *nodes: tuple[str, int, int], options: tuple[str, ...] = ()
 ) -> list[str]:
-    """What open(2) says in a container of nodes that it makes itself."""
+    """The results of open(2) in a container, for nodes that it makes itself."""
     script = "; ".join(
         f"mknod /dev/{name} c {major} {minor}; cat /dev/{name}" for name, major, minor in nodes
     )
@@ -121,7 +121,7 @@ def test_a_container_sees_the_nodes_of_its_devices_only(
 
 
 def _spec(docker: Docker, engines: Engines, env: str, runtime: str) -> dict[str, object]:
-    """The spec that the low-level runtime got for a container, without what is new for each container."""
+    """The low-level runtime's spec of a container, without the parts that differ for each container."""
     options = ["--hostname=h", "--label=l=1", "--memory=64m"]
     container = docker.start(env, "sleep", "1000", options=options, runtime=runtime)
     (bundle,) = (engines.folder / "c-state").glob(f"io.containerd.runtime.v2.task/*/{container}")

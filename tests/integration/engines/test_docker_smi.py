@@ -78,7 +78,7 @@ def test_processes_as_csv(smi: Callable[..., str]) -> None:
 
 
 def test_who_is_busy_is_another_container(docker: Docker, branch: str) -> None:
-    """pmon shows no work of others; nor does dmon, where our library is in the container."""
+    """pmon shows no work of others; nor does dmon with our library in the container."""
     mine = docker.hold("XPU_MEM=4G", OURS)
     docker.start("XPU_MEM=4G", "cuda-probe", "busy")
 

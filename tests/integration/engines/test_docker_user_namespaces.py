@@ -17,7 +17,7 @@ FIRST = 200_000
 
 @pytest.fixture
 def subordinate_ids(engines: Engines) -> Iterator[str]:
-    """A user that may have ids for a user namespace; what lies over /etc/subuid goes with the test."""
+    """A user with ids for a user namespace; the mount over /etc/subuid goes with the test."""
     ids = engines.folder / "subid"
     ids.write_text(f"nobody:{FIRST}:65536\nnogroup:{FIRST}:65536\n")
     covered = ("/etc/subuid", "/etc/subgid")

@@ -1,4 +1,4 @@
-"""What docker tells of who asks, for `policy.quotas`, and a device that is reserved."""
+"""docker's facts about the asking user, for `policy.quotas`, and a reserved device."""
 
 from __future__ import annotations
 

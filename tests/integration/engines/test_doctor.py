@@ -1,4 +1,5 @@
-"""`xpu doctor` beside running engines: what they have read, and a bug report without their secrets."""
+"""`xpu doctor` beside running engines: their present configuration, and a bug report without their
+secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Finding = dict[str, Any]
 
 
 def about(node: Node, check: str, engine_file: Path) -> list[Finding]:
-    """What is found of the engine with this configuration file; there may be others on the machine."""
+    """The findings about the engine with this configuration file; there may be others on the machine."""
     told = json.loads(node.xpu("doctor", "--json", check=False).stdout)
     return [each for each in told["findings"] if each["check"] == check and str(engine_file) in each["text"]]
 

@@ -1,4 +1,4 @@
-"""docker's names of containers: shown beside ids, taken by commands, known of those that are gone."""
+"""docker's names of containers: shown beside ids, accepted by commands, kept for containers that are gone."""
 
 from __future__ import annotations
 

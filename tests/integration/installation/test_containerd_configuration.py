@@ -211,7 +211,7 @@ HIDDEN_FROM_2 = {"version 2, and 3 in a folder", "version 2, and 3 in the middle
 
 
 def options(config: Path, runtime: str) -> dict[str, Any]:
-    """A runtime's options as containerd has them, but for those that are not set."""
+    """A runtime's options as containerd has them, without unset ones."""
     found = (seen(config).get("runtimes") or {}).get(runtime, {}).get("options") or {}
     return {name: value for name, value in found.items() if value}
 

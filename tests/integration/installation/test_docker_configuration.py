@@ -113,7 +113,7 @@ def test_docker_starts_with_what_we_keep_in_its_file_and_with_what_it_had_before
 
 
 def about(node: Node, pid: int) -> list[Finding]:
-    """What doctor finds of the dockerd with this number; there may be others on the machine."""
+    """The findings of doctor about the dockerd with this process id; there may be others on the machine."""
     found, _ = examine(node)
     return [each for each in found if each["check"] == "docker" and f"(process {pid})" in each["text"]]
 

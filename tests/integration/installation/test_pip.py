@@ -20,7 +20,7 @@ SOURCES = ("README.md", "config", "hooks", "native", "pyproject.toml", "setup.py
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with what pip makes of a clone, and with the packages that it would fetch."""
+    """A virtual environment with a clone installed by pip, and with the packages that pip would fetch."""
     folder = tmp_path_factory.mktemp("pip")
     clone, made = folder / "clone", folder / "environment"
     clone.mkdir()

@@ -37,7 +37,7 @@ class Launcher:
         self.env = {**os.environ, "XPU_CONFIG": str(self.config), "XPU_RUN_DIR": str(self.run_dir)}
 
     def compiled(self, runtime: str | Path) -> Path:
-        """Writes a configuration file, and what Python would have compiled from it."""
+        """Writes a configuration file and its compiled form."""
         self.config.write_text("runtimes: [runc]\n")
         stat = self.config.stat()
         conf = self.run_dir / "launcher.conf"
@@ -95,7 +95,7 @@ def launcher_without_python(tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="session")
 def argv_dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The launcher's own argv.c under the sanitizers, as a program that prints what it hands over."""
+    """The launcher's own argv.c under the sanitizers, as a program that prints its result."""
     program = tmp_path_factory.mktemp("argv") / "argv_dump"
     here = Path(__file__).resolve().parent
     subprocess.run(

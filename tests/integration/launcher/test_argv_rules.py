@@ -1,4 +1,4 @@
-"""What the launcher reads of a command line and hands to the shim, against the real runc and crun."""
+"""The launcher's reading of a command line, and the shim's copy of it, against the real runc and crun."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Parse = Callable[[list[str], str], Invocation]
 
 @pytest.fixture(scope="module")
 def parse(argv_dump: Path) -> Iterator[Parse]:
-    """What the shim knows of a line that the launcher has read."""
+    """The shim's knowledge of a line that the launcher has read."""
     process = subprocess.Popen([argv_dump], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     stdin, stdout = process.stdin, process.stdout

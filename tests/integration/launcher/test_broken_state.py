@@ -1,4 +1,5 @@
-"""Whatever state our own files are in, engines reach their runtime, and no one gets more than was granted."""
+"""With damaged files of ours, engines still reach their runtime, and no container gets more than its
+grant."""
 
 from __future__ import annotations
 

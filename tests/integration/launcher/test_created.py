@@ -1,8 +1,8 @@
-"""Each later command for a container reaches what has created it, whatever new containers get by now.
+"""Each later command for a container reaches the runtime that created it, also after new containers get
+another.
 
-Two programs stand as low-level runtimes: each is runc with a folder of its own for its state, whatever root
-it is given, and notes what it was called with. So neither knows the other's containers, as with runc and
-crun.
+Two programs stand as low-level runtimes: each is runc with a state folder of its own (it ignores --root), and
+records its calls. So neither knows the other's containers, as with runc and crun.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_a_container_keeps_its_runtime_when_new_ones_get_another(
 def test_later_commands_have_the_configuration_and_run_folder_of_the_create(
     runtimes: Runtimes, tmp_path: Path
 ) -> None:
-    """As with podman, whose `start` has not what conmon's `create` had."""
+    """As with podman, whose `start` lacks the environment of conmon's `create`."""
     name = runtimes.new_id()
     runtimes.take("first")
     assert runtimes("create", "--bundle", runtimes.bundle(["true"]), name).returncode == 0

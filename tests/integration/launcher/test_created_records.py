@@ -1,4 +1,4 @@
-"""Records of what containers were created with: a damaged one counts for nothing, and none goes too early."""
+"""Records of containers' settings at creation: a damaged one counts for nothing, and none goes too early."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_no_runtime_of_another_container_s_record_is_asked(
 def test_a_delete_ends_as_the_runtime_does_and_the_runtime_with_it(
     checked_launcher: Launcher, tmp_path: Path, number: int
 ) -> None:
-    """A runtime that waits stands for one that hangs: whoever ends the launcher ends it too."""
+    """A runtime that waits stands for one that hangs: ending the launcher ends it too."""
     runtime = tmp_path / "waits"
     runtime.write_text(f"#!/bin/sh\n[ $1 = delete ] || exit 0\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
     runtime.chmod(0o755)

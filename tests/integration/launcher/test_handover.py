@@ -1,6 +1,6 @@
-"""Which containers the launcher hands to the shim: each that may ask, and as few others as can be.
+"""The containers that the launcher hands to the shim: each that may ask, and few others.
 
-The low-level runtime is `echo` here, so that either program behind the launcher prints what it got.
+The low-level runtime is `echo` here, so that either program behind the launcher prints its arguments.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Behind the launcher runc is runc: the same words in give the same bytes, codes and processes out.
 
-Tests that take `runc` run twice, once with runc alone, so that what they expect is runc's own doing.
+Tests that take `runc` run twice, once with runc alone, so that their expectations are runc's own behaviour.
 """
 
 from __future__ import annotations

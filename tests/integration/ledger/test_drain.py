@@ -1,4 +1,4 @@
-"""`xpu drain`: a device that is drained is given to no new container, whoever asks, until `xpu undrain`."""
+"""`xpu drain`: no new container gets a drained device, also a privileged one, until `xpu undrain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xpu events`: who got, was refused and gave back what, and why; whoever did it, and however it ended."""
+"""`xpu events`: grants, refusals with their reasons, and releases, by every way in which a container ends."""
 
 from __future__ import annotations
 

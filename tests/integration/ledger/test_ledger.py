@@ -1,4 +1,5 @@
-"""The ledger in trouble: held by somebody who hangs, gone while containers run, seen from elsewhere."""
+"""The ledger in trouble: held by a process that hangs, gone while containers run, seen from another
+namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`policy.quotas`: what containers may have together, by what the engine tells of who asks."""
+"""`policy.quotas`: common limits of containers, by the engine's facts about the asking user."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def explained(node: Node, *words: str) -> tuple[int, dict[str, Any]]:
 
 
 def counted(node: Node, *words: str) -> str:
-    """What is granted of the one quota that such a request counts to."""
+    """The granted part of the one quota that such a request counts to."""
     status, told = explained(node, "-e", "XPU_MEM=1M", "-e", "XPU_CORES=5", *words)
     assert status == 0, told
     found: list[str] = [note for note in told["notes"] if note.startswith("quota ")]

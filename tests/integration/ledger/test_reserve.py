@@ -1,4 +1,4 @@
-"""`xpu reserve`: a device is given only to new containers that name its reservation, whoever else asks."""
+"""`xpu reserve`: only new containers that name the reservation get the device, others never."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
 
 
 def asked(node: Node, *variables: str, status: int = 0) -> dict[str, Any]:
-    """What `xpu explain` says of a request."""
+    """`xpu explain`'s output for a request."""
     options = [word for variable in variables for word in ("-e", variable)]
     done = node.xpu("explain", "--json", *options, check=False)
     assert done.returncode == status, done.stdout + done.stderr
@@ -208,7 +208,7 @@ def test_what_cannot_be_read_is_given_to_nobody(node: Node, bundles: Bundles) ->
 
 
 def offered(node: Node, *words: str) -> list[str]:
-    """What bash offers for the last of these words."""
+    """bash's suggestions for the last of these words."""
     asked = {"COMP_WORDS": " ".join(["xpu", *words]), "COMP_CWORD": str(len(words))}
     environ = {**node.environ, "_XPU_COMPLETE": "bash_complete", **asked}
     command = [node.prefix / "bin" / "xpu"]

@@ -1,4 +1,4 @@
-"""Memory that the driver keeps for itself: it is nobody's use, and slices that fill a card fit on it."""
+"""The driver's own memory: it counts as no container's use, and slices that fill a card fit on it."""
 
 from __future__ import annotations
 

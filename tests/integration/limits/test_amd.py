@@ -1,4 +1,4 @@
-"""AMD's GPUs through the entry points, on a made-up tree of sysfs: what a container gets of them, or not.
+"""AMD's GPUs through the entry points, on a made-up tree of sysfs: a container's devices and refusals.
 
 There is no card behind the device nodes: whether the device cgroup allows one shows in how opening it fails.
 """

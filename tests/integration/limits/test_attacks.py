@@ -1,4 +1,4 @@
-"""An image that wants more than its slice: what it plants, sets and claims reaches nothing outside."""
+"""A hostile image that wants more than its slice: its files, variables and claims reach nothing outside."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_only_names_that_are_registered_can_be_asked_for(paper_node: Node, insta
 
 
 def allowed(told: str) -> set[str]:
-    """What a refusal says XPU_ENFORCE must be one of."""
+    """The allowed values of XPU_ENFORCE in a refusal."""
     return set(told.partition("must be one of ")[2].partition(";")[0].strip().split(", "))
 
 

@@ -1,4 +1,4 @@
-"""A cap on cores on real runc: what the quota page says, beside either holder of memory, and live changes."""
+"""A cap on cores on real runc: the quota page, with either backend of memory, and live changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def page(node: Node) -> pages.Quota:
 
 
 def words(node: Node, device: int = 0) -> list[int]:
-    """What the page has of a device, as bytes: memory, cores in 1/10000, adjusted, policy."""
+    """The page's part of a device, as bytes: memory, cores in 1/10000, adjusted, policy."""
     at = 2048 + 64 * device
     raw = (folder(node) / "quota").read_bytes()[at : at + 32]
     return [int.from_bytes(raw[place : place + 8], "little") for place in range(0, 32, 8)]

@@ -235,7 +235,7 @@ int setrlimit(__rlimit_resource_t resource, const struct rlimit *limit) {
 
 @pytest.fixture(scope="module")
 def no_memlock(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which RLIMIT_MEMLOCK is whatever a program wants."""
+    """An environment in which a program may set any RLIMIT_MEMLOCK."""
     library = tmp_path_factory.mktemp("memlock") / "no-memlock.so"
     command = ["cc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", str(library), "-x", "c", "-"]
     subprocess.run(command, input=NO_MEMLOCK, text=True, check=True)

@@ -1,8 +1,8 @@
-"""What goes wrong on a card in one container is its own: its neighbours' work goes on and is right.
+"""A fault on a card in one container stays there: its neighbours' work goes on and is right.
 
 Containers with limits on one simulated card, whose driver holds the memory or whose interposers do. Contexts
-fail apart there as NVIDIA documents it of contexts without MPS (mps/ has that): what a real card does
-beyond it is in docs/concepts/isolation.md.
+fail apart there as NVIDIA documents it of contexts without MPS (mps/ has that); docs/concepts/isolation.md
+has a real card's behaviour.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Card:
         self.bad = workers.start("XPU_MEM=1G", f"XPU_CORES={CAP}")
 
     def entry(self) -> dict[str, Any]:
-        """What `xpu ps` has of the container in which something goes wrong."""
+        """`xpu ps`'s entry of the container with the fault."""
         entries = {each["container_id"]: each for each in self.node.json("ps")}
         assert len(entries) == 3 and {each["state"] for each in entries.values()} == {"running"}
         assert {each["memory_backend"] for each in entries.values()} == {self.memory_by}

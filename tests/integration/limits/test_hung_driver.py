@@ -1,4 +1,5 @@
-"""Commands while the driver hangs: each ends, says what is known without it, and leaves no process in it."""
+"""Commands while the driver hangs: each ends, shows the facts that need no driver, and leaves no process
+behind."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def test_what_has_ended_is_given_back(node: Node, bundles: Callable[..., Path]) 
 def test_a_dead_container_whose_limit_the_driver_holds_keeps_no_command(
     node: Node, bundles: Callable[..., Path], words: tuple[str, ...]
 ) -> None:
-    """What is asked for needs no driver: the interposers hold cores."""
+    """The request needs no driver: the interposers hold cores."""
     node.sim("1xT4")
     lives = node.start(bundles("XPU_MEM=1G", "XPU_CORES=30", args=SLEEP))
     dead = node.start(bundles("XPU_MEM=1G", args=SLEEP))

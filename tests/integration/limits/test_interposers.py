@@ -1,4 +1,4 @@
-"""A container whose memory limit the interposers hold: what is put into it, and what becomes of it."""
+"""A container whose memory limit the interposers hold: its files, and its limit in use."""
 
 from __future__ import annotations
 

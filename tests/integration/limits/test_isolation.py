@@ -1,4 +1,4 @@
-"""A container opens the devices of its grant and no other, whatever nodes it makes: cgroup v1, v2, MIG."""
+"""A container opens the devices of its grant and no others, even by nodes of its own: cgroup v1, v2, MIG."""
 
 from __future__ import annotations
 

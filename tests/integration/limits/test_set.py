@@ -31,12 +31,12 @@ def sleeper(node: Node, bundles: Bundles, *env: str) -> str:
 
 
 def seen(node: Node, container: str) -> str:
-    """What a program in the container sees of its device."""
+    """A program's view of its device in the container."""
     return node.oci("exec", container, "cuda-probe", "info").stdout
 
 
 def booked(node: Node) -> int:
-    """What the ledger says is granted of the node's first device."""
+    """The granted part of the node's first device, by the ledger."""
     amount: int = node.json("devices")[0]["memory_granted_bytes"]
     return amount
 

@@ -10,7 +10,7 @@ from ..conftest import Node
 
 
 def xpu(node: Node, words: str) -> subprocess.CompletedProcess[str]:
-    """`xpu` in a shell, with what that does to its streams."""
+    """`xpu` in a shell, with redirections of its streams."""
     command = f"{node.prefix / 'bin' / 'xpu'} {words}"
     return subprocess.run(
         ["sh", "-c", command],

@@ -1,4 +1,4 @@
-"""Containers of Kubernetes pods as containerd makes them, and what a scheduler would sign for them."""
+"""Containers of Kubernetes pods as containerd makes them, with assignments as a scheduler signs them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Pod:
     def container(
         self, name: str = "main", kind: str = "container", **annotations: str
     ) -> Callable[[dict[str, Any]], None]:
-        """A change of a spec: what containerd's CRI writes on a container, and the pod's `annotations`."""
+        """A change of a spec: containerd's CRI annotations of a container, and the pod's `annotations`."""
         ours = {f"yoyoworks.com/xpu-{key.replace('_', '-')}": value for key, value in annotations.items()}
         of_cri = {
             "container-type": kind,
@@ -99,7 +99,7 @@ def allocations(node: Node) -> list[Allocation]:
 
 
 def allocated(node: Node, allocation: Allocation) -> None:
-    """What the installed device plugin does."""
+    """The work of the installed device plugin."""
     from xpu_runtime import allocating, paths
     from xpu_runtime.config.load import load
     from xpu_runtime.vendors import discovery
@@ -119,7 +119,7 @@ def deallocate(node: Node, *uids: str) -> None:
 
 
 def granted(node: Node) -> dict[str, tuple[int, int]]:
-    """GiB and percent that are granted or reserved of each device, by what `xpu devices` says."""
+    """GiB and percent that are granted or reserved of each device, by `xpu devices`."""
     return {
         each["uuid"]: (each["memory_granted_bytes"] // GIB, each["cores_granted"])
         for each in node.json("devices")

@@ -1,4 +1,4 @@
-"""A container gets what its pod was assigned, on a real runc; what proves nothing is refused."""
+"""A container gets its pod's assignment, on a real runc; an invalid assignment is refused."""
 
 from __future__ import annotations
 

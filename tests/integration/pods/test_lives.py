@@ -1,4 +1,5 @@
-"""A pod's place while its containers come and go, on a real runc: it is theirs, and the ledger what runs."""
+"""A pod's place while its containers come and go, on a real runc: it is kept, and the ledger has the running
+ones."""
 
 from __future__ import annotations
 
@@ -69,8 +70,9 @@ def test_init_containers_then_the_others_have_their_place_whoever_waits(
 def test_a_sidecar_runs_beside_init_containers_and_all_others_and_restarts_at_any_time(
     node: Node, bundles: Bundles, mode: str, by: str
 ) -> None:
-    """In the order of a kubelet: the sidecar, an init container beside it, then the others; who waits has
-    its place. The scheduler's signature says what each has, or the node has reserved it itself."""
+    """In the order of a kubelet: the sidecar, an init container beside it, then the others; a waiting
+    container has its place. The shares come from the scheduler's signature, or from the node's own
+    reservation."""
     uuid = cluster(node, "1xT4", more=f"mode: {mode}")[0]
     pod = Pod("web")
     assigned = pod.assignment(

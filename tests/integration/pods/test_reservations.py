@@ -1,4 +1,4 @@
-"""What is reserved for pods, on a real runc: docker's containers beside it, and what commands say of it."""
+"""Reservations of pods, on a real runc: docker's containers beside them, and commands' output."""
 
 from __future__ import annotations
 

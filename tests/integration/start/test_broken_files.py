@@ -1,4 +1,4 @@
-"""Broken files and full disks stop whoever needs them, with one clear line, and nobody else."""
+"""Broken files and full disks stop only the containers that need them, with one clear line."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_hook_or_shim_that_starts_while_we_are_installed_anew_says_so_in_a_lin
 
 @pytest.fixture
 def small_disk(node: Node) -> Iterator[Callable[[Path, int], Callable[[], None]]]:
-    """`small_disk(folder, kib)` mounts a file system there; what it returns fills it to the brim."""
+    """`small_disk(folder, kib)` mounts a file system there; the returned function fills it to the brim."""
     mounted: list[Path] = []
 
     def make(folder: Path, kib: int) -> Callable[[], None]:

@@ -1,4 +1,5 @@
-"""Ends of steps of builds, with real runc: what goes from a step's root folder, and what does not."""
+"""Ends of steps of builds, with real runc: the files that go from a step's root folder, and those that
+stay."""
 
 from __future__ import annotations
 

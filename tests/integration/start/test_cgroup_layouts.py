@@ -1,4 +1,4 @@
-"""Hosts differ in which cgroups are mounted: the main job works on each, or doctor says what to mount.
+"""Hosts differ in mounted cgroups: the main job works on each, or doctor says which to mount.
 
 The views are mount namespaces: v1 with v2 beside it, each alone, and none.
 """

@@ -1,4 +1,4 @@
-"""A container stays with what created it, by whichever route it was started, and its slice comes back.
+"""A container stays with the runtime that created it, by every route of a start, and its slice comes back.
 
 The launcher's own part: tests/integration/launcher/test_created.py.
 """

@@ -1,6 +1,4 @@
-"""Ends of containers: the slice is given back at once, and nothing else is. Real runc, and whoever looks
-afterwards.
-"""
+"""Ends of containers on real runc: the slice is given back at once, and nothing else is."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ os.execv("/usr/sbin/runc", ["/usr/sbin/runc", *arguments])
 
 
 def instants(trace: Path) -> list[str]:
-    """What to have strace do to kill the traced program at each of its calls, until it runs runc."""
+    """Options of strace that kill the traced program at each of its calls, until it runs runc."""
     seen: dict[str, int] = {}
     found = []
     for line in trace.read_text().splitlines():

@@ -113,7 +113,7 @@ def test_an_interpreter_without_its_whole_library_refuses_and_says_what_to_insta
 
 
 def broken(whole: bytes) -> dict[str, bytes | None]:
-    """Bundles that are of no use, or not all of one, by what has happened to them."""
+    """Useless or damaged bundles, by the kind of damage."""
     middle = len(whole) // 2
     return {
         "missing": None,

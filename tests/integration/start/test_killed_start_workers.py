@@ -1,4 +1,4 @@
-"""Start workers that are killed, at work and beside it: nothing is started by half or lost."""
+"""Start workers that are killed, during a call and between calls: nothing is half started or lost."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ _FLOCK = "73 "
 def held_at_its_call(
     node: Node, bundle: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]]:
-    """The caller of a start whose worker is held where it locks its first file, and what holds it: the
-    worker goes on when that is killed."""
+    """The caller of a start whose worker is held at its first lock, and the holder: the worker goes on when
+    that is killed."""
     pids = workers_of(node)[1:]
 
     def is_held() -> bool:

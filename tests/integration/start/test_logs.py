@@ -1,4 +1,4 @@
-"""What a container's programs and its operator are told of the limit: XPU_LOG, and the line on stderr."""
+"""Messages about the limit for a container's programs and its operator: XPU_LOG, and the line on stderr."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ DRIVERS = {"1xT4": ("driver", "hard"), "1xT4-R580": ("library", "soft"), "1xT4-R
 
 @pytest.fixture(autouse=True, params=DRIVERS)
 def t4(node: Node, request: pytest.FixtureRequest) -> tuple[str, str]:
-    """One T4 with each driver; what holds memory then, and how strongly."""
+    """One T4 with each driver; the backend of memory then, and its strength."""
     node.sim(request.param)
     return DRIVERS[request.param]
 

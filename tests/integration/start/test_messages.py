@@ -1,4 +1,4 @@
-"""What people are told: on the node, in an engine's error line, by `xpu explain`."""
+"""Messages for people: on the node, in an engine's error line, by `xpu explain`."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_device_that_is_not_there_is_told_by_the_name_under_which_it_was_asked
 def test_what_another_view_of_the_machine_sees_of_the_devices_refuses_no_start(
     node: Node, bundles: Bundles
 ) -> None:
-    """In a container the driver may not be loaded for who asks, though all its files are there."""
+    """In a container the driver may seem not loaded, though all its files are there."""
     node.sim("1xT4")
     node.view = ["unshare", "--pid", "--fork", "--mount-proc"]
     done = node.xpu("devices", check=False)

@@ -1,4 +1,4 @@
-"""Two ways into a container, one plan; what an engine does with a bundle before, again and meanwhile."""
+"""Two ways into a container, one plan; an engine's handling of a bundle before, again and meanwhile."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ CGROUPS = "/sys/fs/cgroup"
 
 
 def stand_in(node: Node, says: str) -> Path:
-    """runc as a low-level runtime that says it is another one; what it was called for is in `calls`."""
+    """runc as a low-level runtime under another name; `calls` has its commands."""
     program = node.folder / "low-level"
     program.write_text(
         f"#!/bin/sh\ncase $1 in --version) echo '{says}'; echo 'spec: 1.1.0'; exit;; esac\n"

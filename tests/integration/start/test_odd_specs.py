@@ -1,4 +1,4 @@
-"""Specs that runc takes and nobody expects: what asks for nothing starts as with runc alone."""
+"""Odd specs that runc takes: a container that asks for nothing starts as with runc alone."""
 
 from __future__ import annotations
 

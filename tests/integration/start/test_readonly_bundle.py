@@ -55,7 +55,7 @@ def change(bundle: Path, how: Callable[[dict[str, Any]], object]) -> None:
 
 
 def ours(node: Node) -> list[str]:
-    """What is in the folder of our own bundles."""
+    """The content of the folder of our own bundles."""
     folder = node.run_dir / "bundles"
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 

@@ -1,4 +1,4 @@
-"""What becomes of a bundle's config.json: a tool's edits count, ours go, the file stays itself."""
+"""A bundle's config.json over its life: a tool's edits count, ours go, the file stays the same one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INFO = "device 0: 1024 MiB free of 1024 MiB\n"
 
 
 def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Edits the spec as a tool does: what there is, read, changed and written back in another form."""
+    """Edits the spec as a tool does: reads, changes and writes it in another form."""
     config = bundle / "config.json"
     spec = json.loads(config.read_text())
     change(spec)
@@ -34,7 +34,7 @@ def say(text: str) -> Callable[[dict[str, Any]], object]:
 
 
 def ours(bundle: Path) -> list[str]:
-    """What is in the spec of what spec mode adds."""
+    """The parts of the spec that spec mode adds."""
     spec = json.loads((bundle / "config.json").read_text())
     found = [mount["destination"] for mount in spec["mounts"]]
     found += [device["path"] for device in spec["linux"].get("devices", [])]

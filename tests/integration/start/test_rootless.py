@@ -1,4 +1,4 @@
-"""Rootless engines are not served, and whoever uses one is told so, with what to do."""
+"""Rootless engines are not served; the error says so, with the remedy."""
 
 from __future__ import annotations
 

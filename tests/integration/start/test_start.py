@@ -1,4 +1,4 @@
-"""What a start relies on: the cached inventory, while it holds; the spec of a bundle that is restored; the
+"""The inputs of a start: the cached inventory, while it is valid; the spec of a bundle that is restored; the
 bundle of modules."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def test_the_cache_is_believed_until_the_boot_or_the_drivers_files_change(node: 
     cache = node.run_dir / "inventory.json"
 
     def pretend() -> dict[str, object]:
-        """A card of 30 GiB in the cache: whoever reads it believes that."""
+        """A card of 30 GiB in the cache: a reader of the cache believes that."""
         text = cache.read_text().replace(str(15 << 30), str(30 << 30))
         cache.write_text(text)
         assert asks_for_more_than_the_card_has(node) == 0

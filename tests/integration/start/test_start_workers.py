@@ -151,7 +151,7 @@ def test_nothing_grows_from_start_to_start(served: Node, bundles: Bundles) -> No
         assert served.run(bundle).returncode == 0
 
     def open_files() -> list[int]:
-        """But for the ledger, which a worker keeps open from its first call on."""
+        """Without the ledger, which a worker keeps open from its first call on."""
         folders = [Path(f"/proc/{pid}/fd") for pid in workers_of(served)]
         return [
             sum(not os.readlink(each).endswith("/ledger.db") for each in folder.iterdir())

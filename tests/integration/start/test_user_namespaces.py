@@ -46,7 +46,7 @@ def open_the_way(node: Node, bundle: Path, owner: int) -> None:
 
 
 def owners(root: Path, before: dict[str, tuple[str, ...]]) -> set[int]:
-    """Who owns what was made in `root` since `before`."""
+    """The owners of the files made in `root` since `before`."""
     return {(root / path).lstat().st_uid for path in tree(root).keys() - before.keys()}
 
 

@@ -1,4 +1,4 @@
-"""A process beside the agent: it is started again, whatever fails, and never waited for."""
+"""A process beside the agent: it is started again after every failure, and never waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a device's slices are looked at, and how soon what was lent is back: time is the test's own."""
+"""How often a device's slices are looked at, and how soon a lent share is back, on the test's own clock."""
 
 from __future__ import annotations
 

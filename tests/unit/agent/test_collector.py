@@ -1,4 +1,4 @@
-"""The process that makes what is served: when there is one, and what comes of its end."""
+"""The process that makes the served pages: its beginning, and its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = ("metrics", "data")
 
 
 class Scraper:
-    """A collector, and those who ask it."""
+    """A collector and its clients."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Scraper:
         self._pages = {name: Page(name.encode(), "text/plain", missing=missing) for name in PAGES}
 
     def step(self) -> None:
-        """As what serves does it."""
+        """One step, as the server takes it."""
         until = self.collector.until
         left = 0.01 if until is None else min(0.01, max(0.0, until - time.monotonic()))
         select.select([fd for fd in (self.collector.fileno(),) if fd is not None], [], [], left)
@@ -176,7 +176,7 @@ def test_where_it_hangs_all_that_wait_are_told_at_once(start: Start, monkeypatch
 def test_what_is_told_in_the_place_of_a_page_is_made_once_for_all_who_wait(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes seconds, in which nobody else is served."""
+    """Making it takes seconds, in which no other client is served."""
     monkeypatch.setattr(Collector, "longest_s", 1.0)
     monkeypatch.setattr(collector, "_FRESH_S", 60.0)
     made: list[str] = []

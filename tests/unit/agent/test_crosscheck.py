@@ -1,4 +1,5 @@
-"""Who used more than it was allowed, by the driver's samples; and that holding it brings it to its cap."""
+"""Slices that used more than their allowed share, by the driver's samples; and that a hold brings them to
+their cap."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ CAP = 3000
 
 
 def ran(debt: Debt, seconds: int, use: Callable[[int], float], late: int = 1) -> list[float]:
-    """What a slice uses each second that is told its share, with samples that are `late` seconds old."""
+    """The use each second of a slice that follows its share, with samples that are `late` seconds old."""
     told = [0.0] * late
     used = []
     for _ in range(seconds):
@@ -50,9 +51,8 @@ def test_an_honest_slice_is_never_held(late: int) -> None:
 
 
 def samples_of(begins: list[float], length: float, seed: int) -> list[tuple[float, float | None]]:
-    """What a driver tells of a load whose kernels of `length` seconds begin at these times: (seconds since
-    the question before, utilization). Its samples are of 1/6 s, of which it
-    tells the mean since then."""
+    """The driver's samples of a load whose kernels of `length` seconds begin at these times: (seconds since
+    the last question, utilization). Samples are of 1/6 s, and the driver gives their mean."""
     chance = random.Random(seed)
     asked, told = 0.0, []
 

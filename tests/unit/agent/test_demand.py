@@ -1,4 +1,4 @@
-"""What a slice wants, from what its page says: time is the test's own."""
+"""A slice's demand, by its page, on the test's own clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use how much of a device, by what each slice on it wants."""
+"""The shares of a device, by each slice's demand."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_cap_is_always_available_but_to_low_priority_and_fixed_is_never_above_
 
 @given(devices())
 def test_what_is_wanted_is_given_out_whole_and_once(wishes: list[Wish]) -> None:
-    """Together with what those without a backlog need of their own, it is the device, no more and no less."""
+    """Together with the needs of slices without a backlog, the shares add up to exactly the device."""
     told = shares(wishes)
     given_out = 0
     for wish, share in zip(wishes, told):

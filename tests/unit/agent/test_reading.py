@@ -1,4 +1,4 @@
-"""What bounds a command that the agent runs for a member of the group `xpu`."""
+"""The bounds of a command that the agent runs for a member of the group `xpu`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration file may look like, and how its mistakes are told."""
+"""The forms of a configuration file, and the messages about its mistakes."""
 
 from __future__ import annotations
 

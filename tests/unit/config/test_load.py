@@ -1,4 +1,5 @@
-"""The effective configuration: compiled once, read fast, and never in the way of what works."""
+"""The effective configuration: compiled once, read fast, and no obstacle for containers that do not need
+it."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def launcher(run_dir: Path) -> dict[str, str]:
 
 
 def modules_of(code: str) -> set[str]:
-    """What a fresh `python3 -I -S`, as the shim's is, has imported after `code`."""
+    """The modules that a fresh `python3 -I -S`, like the shim's, has imported after `code`."""
     script = (
         f"import sys; sys.path[:0] = [{SRC!r}]; before = set(sys.modules); {code}; "
         "print(' '.join(set(sys.modules) - before))"
@@ -291,7 +292,7 @@ def test_a_runtime_is_asked_for_its_version_once_and_again_when_it_was_replaced(
 
 @pytest.fixture
 def cgroup_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What crun takes for /sys/fs/cgroup: a host that has v1 alone."""
+    """The root of cgroups for crun: a host with v1 only."""
     root = tmp_path / "cgroup"
     root.mkdir()
     monkeypatch.setattr("xpu_runtime.config.low_level_runtime._CGROUPS", str(root))

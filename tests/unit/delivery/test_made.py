@@ -1,4 +1,4 @@
-"""What was made for a step of a build goes at its end, and nothing that is somebody else's."""
+"""Files made for a step of a build go at its end, and others' files stay."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tree(root: Path) -> dict[str, object]:
 
 
 def start(root: Path) -> None:
-    """What a start makes, kept for the end."""
+    """A start's files, recorded for the end."""
     with Root(str(root)) as opened:
         os.close(opened.make_file("/lib/libcuda.so.1"))
         os.close(opened.make_file("/usr/lib/xpu/libcuda.real.so"))

@@ -1,4 +1,4 @@
-"""A plan: built from values, looked up in an image once, carried out on whatever target."""
+"""A plan: built from values, looked up in an image once, carried out on any target."""
 
 from __future__ import annotations
 

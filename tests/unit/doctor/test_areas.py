@@ -1,4 +1,4 @@
-"""What areas say of parts of a machine that the tests' own has in one state only."""
+"""Areas' findings about parts of a machine that this machine has in one state only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of an interpreter that does not answer in time: on a busy node a sound one does not."""
+"""The finding about an interpreter that does not answer in time: on a busy node a sound one may not."""
 
 from __future__ import annotations
 

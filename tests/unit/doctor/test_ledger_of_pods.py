@@ -1,4 +1,4 @@
-"""What `xpu doctor` says of containers of pods: by the ledger's values, and real processes."""
+"""`xpu doctor`'s findings about containers of pods: by the ledger's values, and real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the node, once for all areas."""
+"""Questions to the node, once for all areas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bug report is one whole new file of bounded size, and what may be a secret is not in it."""
+"""A bug report is one whole new file of bounded size, without possible secrets."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def xpu() -> Xpu:
 
 @pytest.fixture(autouse=True)
 def _no_containerd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What configure writes depends on the installed containerd: none, where a test puts none on PATH."""
+    """The text that configure writes depends on the installed containerd: none, unless a test puts one on
+    PATH."""
     if "containerd_says" not in request.fixturenames:
         monkeypatch.setattr(reader, "installed_version", lambda: None)
 

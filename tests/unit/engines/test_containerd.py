@@ -376,6 +376,6 @@ def test_a_file_of_version_1_is_refused_for_a_containerd_that_ignores_it(
 def test_what_another_containerd_reads_is_not_judged_by_the_one_that_is_installed(
     containerd_says: Callable[[str], None],
 ) -> None:
-    """As k3s' own is, beside an older one of docker."""
+    """For example k3s' own, beside an older one of docker."""
     containerd_says("1.7.24")
     assert cri(configured(DOCUMENTS["a version 3 file"]))["runtimes"]["xpu"]

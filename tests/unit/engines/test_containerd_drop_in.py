@@ -1,4 +1,4 @@
-"""containerd 2 merges what config.toml imports: there ours is a file, which comes and goes whole."""
+"""containerd 2 merges config.toml's imports: there ours is a file, which comes and goes whole."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_config_toml_that_has_ours_already_keeps_it_until_both_are_taken_out(c
 
 @pytest.fixture(params=["exit 1", "echo containerd containerd.io 1.7.28 0123abc"], ids=["gone", "downgraded"])
 def other_containerd(request: pytest.FixtureRequest, containerd_2: Path) -> Callable[[], bool]:
-    """What happens to the containerd beside `containerd_2`: whether one is there then."""
+    """Changes of the containerd beside `containerd_2`: whether one is there afterwards."""
 
     def change() -> bool:
         (containerd_2.parent / "bin" / "containerd").write_text(f"#!/bin/sh\n{request.param}\n")

@@ -1,4 +1,4 @@
-"""A 99-xpu.toml with anything but what we write into it: nothing of it is lost."""
+"""A 99-xpu.toml with foreign content: nothing of it is lost."""
 
 from __future__ import annotations
 

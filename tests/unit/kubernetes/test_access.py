@@ -1,4 +1,4 @@
-"""kubernetes/access.py: where the API server is, and who we are."""
+"""kubernetes/access.py: the API server's address, and our identity."""
 
 from __future__ import annotations
 

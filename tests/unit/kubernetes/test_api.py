@@ -79,7 +79,7 @@ def test_a_list_is_read_in_pages_and_begun_anew_when_the_server_has_forgotten_it
 
 
 class Follower:
-    """Follows in a thread, and hands on what is told."""
+    """Follows in a thread, and passes the changes on."""
 
     def __init__(self, api: Api, path: str, **query: Any) -> None:
         self.stop = threading.Event()

@@ -1,4 +1,4 @@
-"""The ConfigMap, which nodes and extender read alike: what is refused by both, and in which words."""
+"""The ConfigMap, which nodes and extender read alike: both refuse the same, in the same words."""
 
 from __future__ import annotations
 

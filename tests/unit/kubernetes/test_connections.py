@@ -1,4 +1,4 @@
-"""Whoever reaches a port cannot take it from those whom it is for: probes, Prometheus and kube-scheduler."""
+"""No client can take a port from its users: probes, Prometheus and kube-scheduler."""
 
 from __future__ import annotations
 

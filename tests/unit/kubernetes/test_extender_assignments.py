@@ -1,4 +1,4 @@
-"""Of whose pod which assignment counts, and what counts where one proves nothing."""
+"""The assignment that counts for a pod, and the fallback for an invalid one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What counts on a node: pods by signed assignments, pods that are being bound, and what authors wrote
-themselves."""
+"""The pods that count on a node: by signed assignments, while they are being bound, and with annotations by
+their authors."""
 
 from __future__ import annotations
 

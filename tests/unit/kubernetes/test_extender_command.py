@@ -1,4 +1,4 @@
-"""`xpu kubernetes extender` as a process, what it says of wrong options, and files that change under it."""
+"""`xpu kubernetes extender` as a process: wrong options, and files that change under it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held for groups ends with the lead, and with the process."""
+"""Places held for groups end with the lead, and with the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lives of pods in any order: what the extender counts, against a model."""
+"""The lives of pods in any order: the extender's count against a model."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(number=st.integers(0))
     def let_go(self, number: int) -> None:
-        """A pod that waits is deleted, or what is held ends with the lead."""
+        """A pod that waits is deleted, or held places end with the lead."""
         uids = [asking["metadata"]["uid"] for asking in self.asking]
         if number % 2 or not uids:
             self.of.let_go()

@@ -1,4 +1,4 @@
-"""Replicas of the extender: who leads, who passes on, who takes over."""
+"""Replicas of the extender: leading, passing on, taking over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the extender answers to whatever is sent, its metrics, and TLS."""
+"""The extender's answers to any request, its metrics, and TLS."""
 
 from __future__ import annotations
 

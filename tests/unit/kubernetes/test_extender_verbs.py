@@ -1,4 +1,4 @@
-"""What kube-scheduler is answered: nodes, scores, and reasons with figures and the nearest request that
+"""The answers to kube-scheduler: nodes, scores, and reasons with figures and the nearest request that
 fits."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xpu_runtime.placement.demand import Demand, PodDemand
 
 
 class NoBinder(Binder):
-    """For what binds nothing."""
+    """For tests that bind nothing."""
 
     def __init__(self) -> None:
         pass
@@ -41,8 +41,7 @@ def verbs(*nodes: Json, resources: Resources | None = None) -> Verbs:
 
 
 def used(name: str, *free: float, cores: int = 0) -> Json:
-    """A node with a device of 16 GiB for each of `free`, so much of which is free, and `cores` percent
-    given."""
+    """A node with a device of 16 GiB for each of `free`, with that much free, and `cores` percent granted."""
     return node(
         name,
         [

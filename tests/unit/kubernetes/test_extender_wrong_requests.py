@@ -1,4 +1,4 @@
-"""What authors of pods write wrongly, and in which words the extender refuses it."""
+"""Wrong requests of pods' authors, and the extender's refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells of its devices reads as it was written, and whatever is written harms nobody."""
+"""A node's annotation reads as it was written, and a hostile one does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log has of an API that cannot be followed: each outage once, and its end when it has ended."""
+"""The log of an API that cannot be followed: each outage once, and once its end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What is free in a cluster, by nodes' annotations and what pods ask for, as `xpu kubernetes status` shows
-it."""
+"""The free part of a cluster, by nodes' annotations and pods' requests, as in `xpu kubernetes status`."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def node(name: str = "n1", *rows: dict[str, Any], **more: Any) -> dict[str, Any]
 
 
 def pod(uid: str = "u1", on: str = "n1", **containers: tuple[Share, ...]) -> Assignment:
-    """What a pod was assigned."""
+    """A pod's assignment."""
     groups: dict[str, dict[str, tuple[Share, ...]]] = {"containers": {}, "init": {}, "sidecars": {}}
     for name, shares in containers.items():
         kind, _, _ = name.partition("_")
@@ -92,7 +91,7 @@ def test_an_init_container_and_the_others_take_turns() -> None:
 
 
 def test_what_the_node_says_of_a_pod_counts_and_not_its_annotation() -> None:
-    """Nobody can verify here what its author may have written."""
+    """The author's annotation cannot be verified here."""
     forged = asking("u1", mem=1, bound="n1")
     text = sign(pod(forged["metadata"]["uid"], main=(Share("GPU-1", 14 * GIB, 100),)), "k1", KEY)
     forged["metadata"]["annotations"] = {"yoyoworks.com/xpu-assignment": text}

@@ -1,4 +1,4 @@
-"""A pod's limits as demands: what each resource means, what is refused, and how the API writes numbers."""
+"""A pod's limits as demands: the meaning of each resource, refusals, and the API's forms of numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is reserved for pods, on a real file: a pod holds the larger of that and what its containers have."""
+"""Allocations of pods, on a real file: a pod holds the larger of its allocation and its containers'
+slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests at their bounds: what is just allowed, what is just not, and what a refusal then offers.
+"""Requests at their bounds: just allowed, just refused, and the nearest request of the refusal.
 
 Each case here is one that a change of `<` to `<=`, or of a number by one, would turn over.
 """

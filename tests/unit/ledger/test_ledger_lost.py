@@ -1,4 +1,4 @@
-"""A ledger that is not what it was: removed, of another boot, made anew from strange records."""
+"""A ledger that was lost: removed, of another boot, made anew from strange records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for the ledger's lock: one end for all waits, and the name of whoever has it."""
+"""Waiting for the ledger's lock: one deadline for all waits, and the name of its holder."""
 
 from __future__ import annotations
 

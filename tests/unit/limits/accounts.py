@@ -24,7 +24,7 @@ def write_slot(
     exported: int = 0,
     imports: int = 0,
 ) -> None:
-    """What a process that owns `slot` writes about its memory on the first of one device."""
+    """Writes the memory of the process that owns `slot` on the first of one device."""
     usage = [used, 0, 0, used, 0, exported, *((kinds or {}).get(kind, 0) for kind in usage_page.KINDS), 0]
     content = struct.pack("<II16s40x", pid, imports, name) + struct.pack("<16Q", *usage)
     fd = os.open(folder / pages.USAGE, os.O_RDWR)

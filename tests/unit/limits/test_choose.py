@@ -1,4 +1,4 @@
-"""Which backend holds a limit, and what is said where none can."""
+"""The choice of a backend for a limit, and the refusal without one."""
 
 from __future__ import annotations
 

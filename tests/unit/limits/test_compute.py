@@ -39,7 +39,7 @@ def made(folder: Path, sched: str = "burst", priority: str = "low") -> GrantPage
 
 
 def write(folder: Path, position: int, *words: int) -> None:
-    """What a process of the container does: used, waits, guesses."""
+    """Writes as a process of the container: used, waits, guesses."""
     with open(folder / pages.USAGE, "r+b", buffering=0) as page:
         os.pwrite(page.fileno(), struct.pack(f"<{len(words)}Q", *words), 2048 + position * 128 + 16)
 

@@ -114,7 +114,7 @@ def test_an_include_takes_no_file_that_begins_or_ends_otherwise() -> None:
 
 
 def files(image: Path, **environment: str) -> set[str]:
-    """What is covered in an image."""
+    """The covered files of an image."""
     with Root(str(image)) as root:
         spec = {"process": {"env": [f"{name}={value}" for name, value in environment.items()]}}
         return set(interposers.search_image(root, spec).files)

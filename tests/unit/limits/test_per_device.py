@@ -1,4 +1,4 @@
-"""What a backend keeps for a device: ended after the last container that needs it, and by one process."""
+"""A backend's state for a device: ended after the last container that needs it, and by one process."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def capped(run_dir: Path) -> Iterator[Container]:
 
 
 def limits(container: Container) -> tuple[list[tuple[int, int | None]], list[tuple[int, int]]]:
-    """What is booked, and what is in force: bytes and percent by slice."""
+    """The booked limits and those in force: bytes and percent by slice."""
     in_force = paper.limits(container.grant)
     count = len(container.grant.slices)
     return (
@@ -201,7 +201,7 @@ class Driver:
 
 
 class Changes(threading.Thread):
-    """A change in a thread of its own; what it raises is kept."""
+    """A change in a thread of its own; its exception is kept."""
 
     def __init__(self, container: Container, wanted: Wanted) -> None:
         super().__init__(daemon=True)

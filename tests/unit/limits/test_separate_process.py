@@ -1,4 +1,4 @@
-"""The process that asks the driver: whatever becomes of it, its caller goes on, and says what happened."""
+"""The process that asks the driver: after every failure its caller goes on, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container used of a device: read from its own page, and believed no further than time went."""
+"""A container's use of a device: read from its own page, and bounded by the passed time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Time that the driver counts and an account lacks: who is told of, and who is not."""
+"""Time that the driver counts and an account lacks: the containers that are reported, and those that are
+not."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def grant(number: int) -> Grant:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[tuple[int, int], float | None]]:
-    """What is told of containers, each with its processes, the part of the time that it is charged, and ns
-    that it is charged ahead; `busy`: the driver's count of each process."""
+    """The report on containers, each with its processes, its charged part of the time, and the ns charged
+    ahead; `busy`: the driver's count of each process."""
 
     def told(busy: dict[int, float], *containers: tuple[set[int], float, int]) -> dict[Any, float | None]:
         grants = [grant(number + 1) for number in range(len(containers))]

@@ -1,4 +1,4 @@
-"""What tests of the system call layer share: a C compiler, processes of their own, a root of a container."""
+"""Fixtures of the system call layer: a C compiler, processes of their own, a container's root."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xpu_runtime.linux.rootfs import Root
 
 @pytest.fixture(scope="session")
 def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`compile_c(name, source, *flags) -> path` of what gcc made of it."""
+    """`compile_c(name, source, *flags) -> path` of gcc's output."""
     folder = tmp_path_factory.mktemp("c")
 
     def compile_source(name: str, source: str, *flags: str) -> Path:
@@ -29,7 +29,7 @@ def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """What lies beside the root, and must never be read or changed through it."""
+    """Files beside the root, which must never be read or changed through it."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret").write_text("secret")

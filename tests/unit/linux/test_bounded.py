@@ -1,4 +1,4 @@
-"""A call that hangs, dies or fails is ended in time, and what it had found before is kept."""
+"""A call that hangs, dies or fails is ended in time, and its earlier answers are kept."""
 
 from __future__ import annotations
 

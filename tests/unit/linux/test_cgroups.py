@@ -158,7 +158,7 @@ def test_what_was_allowed_is_taken_back_there_and_not_where_a_dead_process_is(
 
 
 def test_a_process_that_is_ending_has_no_devices_cgroup_that_could_change() -> None:
-    """v1 says that a zombie is in the root cgroup: what is denied there, is denied the whole machine."""
+    """v1 puts a zombie into the root cgroup: denying a device there would deny it to the whole machine."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)

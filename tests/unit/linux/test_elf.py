@@ -1,4 +1,4 @@
-"""What is read of a library file, against what gcc was told to make, and of files that are none."""
+"""The reading of a library file, against gcc's options, and of files that are no library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are whole whatever happens, and locks that die with their holder."""
+"""Files that are always whole, and locks that die with their holder."""
 
 from __future__ import annotations
 

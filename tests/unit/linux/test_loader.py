@@ -1,4 +1,4 @@
-"""What a hostile image's environment may cost on the host, where its loader's folders are looked for."""
+"""The cost on the host of a hostile image's environment, when its loader's folders are searched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mount table: only what is asked for is taken apart, as a node may have thousands of mounts."""
+"""The mount table: only requested lines are parsed, as a node may have thousands of mounts."""
 
 from __future__ import annotations
 

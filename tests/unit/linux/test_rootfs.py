@@ -1,4 +1,4 @@
-"""A container's root whose content is hostile: what is made lies inside it, whatever a path leads to."""
+"""A container's root with hostile content: made files lie inside it, wherever a path leads."""
 
 from __future__ import annotations
 

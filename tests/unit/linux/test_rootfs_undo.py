@@ -1,5 +1,4 @@
-"""What was made in a container's root can be taken away again, and what somebody else puts there meanwhile is
-left alone."""
+"""Files made in a container's root can be removed again, and files that others put there meanwhile stay."""
 
 from __future__ import annotations
 

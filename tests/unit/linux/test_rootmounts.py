@@ -1,4 +1,4 @@
-"""What lies in a container's root on other mounts than its own: volumes and shared mounts."""
+"""Foreign mounts in a container's root: volumes and shared mounts."""
 
 from __future__ import annotations
 

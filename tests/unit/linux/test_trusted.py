@@ -1,4 +1,4 @@
-"""Who can have put something at a path: each folder and link on the way is judged."""
+"""The users that can have put a file at a path: each folder and link on the way is judged."""
 
 from __future__ import annotations
 

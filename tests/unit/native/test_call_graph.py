@@ -38,7 +38,8 @@ INCLUDES = (f"-I{REPOSITORY}/native", f"-I{REPOSITORY}/{NVIDIA}")
 
 @cache
 def symbols(source: Path, folder: Path) -> tuple[set[str], set[str]]:
-    """What a file defines for others, and what it uses of others. Compiles it into the folder."""
+    """The symbols that a file defines for others, and those of others that it uses. Compiles it into the
+    folder."""
     made = folder / f"{str(source.relative_to(REPOSITORY)).replace('/', '-')}.o"
     subprocess.run(["gcc", "-std=c11", "-O0", "-c", "-o", made, source, *INCLUDES], check=True, timeout=60)
     listed = subprocess.run(["nm", made], check=True, capture_output=True, text=True, timeout=60).stdout

@@ -31,7 +31,7 @@ class Device:
         self._random = random.Random(1)
 
     def probe(self, at: int, delay: int) -> int:
-        """One that takes `delay` ns; what is made of that."""
+        """A probe that takes `delay` ns, and its result."""
         delay += self._random.randrange(2 * US)
         completed = round((at + delay - 5 * S) * (1 + self._ppm / 1e6)) + self.jumped
         return int(
@@ -77,7 +77,7 @@ def test_after_a_second_of_anothers_turn_the_next_probe_tells_the_truth(library:
 
 
 def test_a_clock_that_jumps_is_followed_within_a_second(library: ctypes.CDLL) -> None:
-    """Until it is, all probes seem to have waited, and what they use is not charged."""
+    """Until then all probes seem to have waited, and their use is not charged."""
     device = Device(library, 0)
     for at in range(6 * S, 7 * S, MS):
         device.probe(at, 0)

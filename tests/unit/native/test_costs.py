@@ -1,4 +1,4 @@
-"""What launches cost, as the pacer remembers it by function and grid."""
+"""Learnt costs of launches, by function and grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a context has used of a device's time, as the pacer counts it from markers and probes.
+"""A context's use of a device's time, as the pacer counts it from markers and probes.
 
 The device here is a few lines of Python: contexts have slices in turn, and some leave some of theirs. That
 the pacer's own reading of a driver is right is shown on the simulated card.

@@ -1,4 +1,4 @@
-"""What Prometheus is told: a counter that goes down would be counted twice."""
+"""The text for Prometheus: a counter that goes down would be counted twice."""
 
 from __future__ import annotations
 

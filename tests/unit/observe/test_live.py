@@ -1,4 +1,4 @@
-"""What a reading waits for: each of a driver's samples is told once, and some drivers tell of no process."""
+"""The waits of a reading: a driver gives each sample once, and some drivers give none of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page is told of more slices than it lists: the sums are of all."""
+"""The page's data for more slices than it lists: the sums are of all."""
 
 from __future__ import annotations
 

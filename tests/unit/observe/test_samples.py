@@ -1,4 +1,4 @@
-"""The driver's samples of what each process uses: what is said where there are none."""
+"""The driver's samples of processes, and the messages without them."""
 
 from __future__ import annotations
 

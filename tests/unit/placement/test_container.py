@@ -1,4 +1,4 @@
-"""Placement: nothing is given twice, what fits is given, and a refusal's nearest request fits."""
+"""Placement: nothing is given twice, fitting requests are granted, and a refusal's nearest request fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same cards for whoever asks: docker, a pod that its node places, a pod that the extender places."""
+"""The same cards for docker, for a pod that its node places, and for a pod that the extender places."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def answer(inventory: Inventory, found: Allocation | Assignment) -> Answer:
 def cards_of(
     inventory: Inventory, config: Config, **containers: Demand
 ) -> tuple[dict[str, str] | None, dict[str, str] | None]:
-    """Of which cards each container gets something, by the node and by the extender."""
+    """The cards of each container, by the node and by the extender."""
     demand = PodDemand(tuple(containers.items()))
     node_s, extender_s = (by(inventory, config, demand) for by in (by_node, by_extender))
     first, second = (
@@ -117,7 +117,7 @@ def cards_of(
 
 
 def everyone(inventory: Inventory, config: Config, demand: Demand) -> list[str | None]:
-    """Of which cards one container gets something: by docker, by its node, by the extender."""
+    """The cards of one container: by docker, by its node, by the extender."""
     docker = by_docker(inventory, config, demand)
     found: list[str | None] = ["+".join(uuid[4:] for uuid, _ in docker[""]) if docker else None]
     for each in cards_of(inventory, config, c=demand):

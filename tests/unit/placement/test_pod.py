@@ -151,7 +151,7 @@ def all_places(devices: int, pod: PodShape) -> Iterator[Places]:
 
 
 def fits(totals: list[int], memory: list[int], cores: list[int], pod: PodShape, places: Places) -> bool:
-    """Whether no device gives more than it has at any time of the pod's life; written apart from the code."""
+    """Whether no device is overbooked at any time of the pod's life; written apart from the code."""
     times = [[*zip(pod.containers, places[0]), *zip(pod.sidecars, places[2])]]
     times += [[(shape, chosen), *zip(pod.sidecars, places[2])] for shape, chosen in zip(pod.init, places[1])]
     for running in times:
@@ -207,7 +207,7 @@ def test_four_times_as_many_init_containers_take_about_four_times_as_long() -> N
 
 
 def holds(kinds: Kinds | None, pod: PodShape, places: Places) -> bool:
-    """Whether each container has devices of one vendor that hold what it asks for."""
+    """Whether each container has devices of one vendor that fit its request."""
     if kinds is None:
         return True
     shapes = (*pod.containers, *pod.init, *pod.sidecars)

@@ -1,4 +1,4 @@
-"""Specs that ask by variables and annotations, and what becomes of them."""
+"""Specs that ask by variables and annotations, and their requests."""
 
 from __future__ import annotations
 

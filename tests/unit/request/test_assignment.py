@@ -1,4 +1,4 @@
-"""A pod's assignment: who signed it is checked before anything of it is read, and nothing else is taken."""
+"""A pod's assignment: its signature is checked before its content is read, and nothing else counts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refusal(text: str, keys: dict[str, bytes] = KEYS) -> str:
 
 
 def signed(payload: Any, key: bytes = KEY) -> str:
-    """What someone with the key signs, whatever it is."""
+    """Any text, signed with the key."""
     content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     text = f"v1.k1.{base64.urlsafe_b64encode(content).decode().rstrip('=')}"
     mac = hmac.new(key, text.encode(), hashlib.sha256).digest()

@@ -1,4 +1,4 @@
-"""A step of a build gets nothing because of what its image says of itself, and all that it asks for."""
+"""A step of a build gets nothing by its image's own variables, and all that it asks for itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container of a pod asks for: what it was assigned, whatever its author says."""
+"""The request of a pod's container: its assignment, and not its author's amounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""XPU_LOG: read by the interposers in the container, and checked with what asks for a slice."""
+"""XPU_LOG: read by the interposers in the container, and checked with the request."""
 
 from __future__ import annotations
 

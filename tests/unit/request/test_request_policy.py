@@ -1,4 +1,5 @@
-"""What the policy and the defaults make of a request, and who could lift a limit that the driver holds."""
+"""The policy's and the defaults' effect on a request, and containers that could lift a limit held by the
+driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amounts of memory: what is read, what is refused, and that printing and reading agree."""
+"""Amounts of memory: accepted ones, refused ones, and that printing and reading agree."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_a_folder_of_somebody_elses_is_not_taken_whatever_its_links_lead_to(root
 def test_a_link_is_followed_once_and_what_it_led_to_is_taken(
     root: Path, install: Callable[..., Path]
 ) -> None:
-    """Whoever could change it afterwards would lead the next look elsewhere."""
+    """A later change of the link would lead the next look elsewhere."""
     there = install("usr/local/nvidia/lib64")
     found = search.search(str(root))
     assert {entry.path for entry in found.entries} == {

@@ -1,4 +1,4 @@
-"""What the kernel module's own file says of its version, in the forms that drivers write."""
+"""The version in the kernel module's own file, in the forms that drivers write."""
 
 from __future__ import annotations
 

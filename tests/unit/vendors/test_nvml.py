@@ -1,4 +1,4 @@
-"""What the inventory takes from NVML: memory that programs can have and have, on each kind of driver."""
+"""The inventory's values from NVML: memory for programs, and memory in use, on each kind of driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEEPS: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "reserved_mi
 
 
 def told(root: str) -> tuple[int, int | None]:
-    """Memory of the only device, and what is in use of it, in MiB."""
+    """Memory of the only device, and the part in use, in MiB."""
     found = nvml.discover(root)
     (device,) = found.devices
     assert found.driver is not None and device.fault is None

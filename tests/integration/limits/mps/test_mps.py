@@ -58,7 +58,8 @@ def test_a_program_is_under_mps_with_its_percentage_and_memory(card: Node, bundl
 
 
 def test_from_r615_on_the_server_holds_each_container_in_a_namespace(node: Node, bundles: Bundles) -> None:
-    """What a program gets is not its variables' to say, nor our library's: it may leave that out."""
+    """Neither a program's variables nor our library decide its limits: a program may leave our library
+    out."""
     node.sim("1xT4")
     first = node.start(bundles(MPS, "XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
     second = node.start(bundles(MPS, "XPU_CORES=40", "XPU_MEM=2G", args=SLEEP))
@@ -133,7 +134,7 @@ def test_containers_without_a_cap_run_side_by_side_and_that_is_shown(card: Node,
 
 
 def test_a_root_folder_that_was_under_mps_serves_without_it(card: Node, bundles: Bundles) -> None:
-    """What its files were mounted on is still there."""
+    """The mountpoints of its files are still there."""
     bundle = bundles(MPS, "XPU_MEM=4G", args=SLEEP)
     card.remove(card.start(bundle))
     config = bundle / "config.json"
@@ -195,7 +196,7 @@ def test_caps_hold_side_by_side_for_all_processes_together_and_when_they_shrink(
     one = Busy(node, with_load, 60, processes=1)
 
     def shares() -> tuple[list[float], list[float]]:
-        """What both complete of the card's time, and what `xpu ps` says."""
+        """Both programs' completed part of the card's time, and `xpu ps`'s figures."""
         time.sleep(0.5)  # what is under way by a cap that was set before
         before, began = [each.work() for each in (several, one)], time.monotonic()
         time.sleep(1)

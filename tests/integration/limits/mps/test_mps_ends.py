@@ -1,4 +1,4 @@
-"""Daemons, servers and starts under MPS that end before their time: who is told, and what mends it."""
+"""Daemons, servers and starts under MPS that end too early: the messages, and the remedies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bundles = Callable[..., Path]
 
 
 def findings(node: Node) -> list[dict[str, str]]:
-    """What `xpu doctor` has found."""
+    """The findings of `xpu doctor`."""
     found: list[dict[str, str]] = json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
     return found
 

@@ -1,4 +1,4 @@
-"""Pods of the API that ask for slices, and what the plugin keeps of them."""
+"""Pods of the API that ask for slices, and the plugin's form of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices that cannot be told of any more, those that are withheld, and what the node says."""
+"""Devices that are missing, devices that are withheld, and the node's reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod of the node is given or refused: from what the API tells of it to a real ledger and an event."""
+"""The plugin's decisions on a pod: from the API's objects to a real ledger and an event."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Node:
         self.config = self.config.replace(kubernetes_placement=by)
 
     def tell(self, *found: dict[str, Any]) -> None:
-        """What the watch tells, and what becomes of it."""
+        """A change of the watch, and its effect."""
         self.pods.take(Change("changed", tuple(kept(each) for each in found)))
         self.look()
 
@@ -86,7 +86,7 @@ class Node:
         return {each.pod: each for each in self.ledger.read(5).allocations.values()}
 
     def start(self, name: str = "p", api: Api = NOBODY) -> None:
-        """What the kubelet asks before a container of that pod starts; XpuError refuses it."""
+        """The kubelet's call before a container of that pod starts; XpuError refuses it."""
         self.pods.ensure("ns", name, api, time.monotonic())
 
 
@@ -250,7 +250,7 @@ def test_what_was_reserved_before_this_plugin_was_started_needs_nobody_to_tell_o
 
 
 class Starts:
-    """The kubelet's calls, of which it says whose they are, unless it is stopped."""
+    """The kubelet's calls, with their pods, unless it is stopped."""
 
     def __init__(self, there: Node, kubelet: Kubelet) -> None:
         #: What the API server has of this node; None: it does not answer.

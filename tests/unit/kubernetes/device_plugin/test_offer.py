@@ -1,4 +1,4 @@
-"""What is offered of which cards: numbers of IDs, and which of them."""
+"""The offer of cards: the number of IDs, and the healthy ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin as a whole: a thread of it that hangs is told of by its page, and ended by who asks that."""
+"""The plugin as a whole: its page reports a thread that hangs, and the kubelet's probe ends it."""
 
 from __future__ import annotations
 

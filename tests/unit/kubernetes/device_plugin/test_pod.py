@@ -1,4 +1,4 @@
-"""A pod of the API as the plugin keeps it, and what becomes of pods that are told of."""
+"""A pod of the API in the plugin's form, and the handling of pods."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def reserved(uid: str, name: str = "p") -> dict[str, Allocation]:
 
 @pytest.fixture
 def deallocated(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The UIDs of which the allocation was ended."""
+    """The UIDs whose allocation was ended."""
     found: list[str] = []
     end: Callable[[list[str], float], None] = lambda uids, _: found.extend(uids)  # noqa: E731
     monkeypatch.setattr(pods._ledger, "deallocate", end)

@@ -1,4 +1,4 @@
-"""What is registered with the kubelet, and what the kubelet says that it has given."""
+"""Registration with the kubelet, and the kubelet's report of given IDs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def registrations(
 
 
 def looked(found: kubelet.Registrations) -> kubelet.Registrations:
-    """After a look, of which the plugin has one each second: a kubelet on a busy machine may not answer the
-    first time."""
+    """After a look; the plugin takes one each second, as a kubelet on a busy machine may not answer the first
+    time."""
     found.look()
     return found
 
 
 def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(there: Kubelet) -> None:
-    """What the Node's status tells is old: whole cards that have just become free are in none yet."""
+    """The Node's status is old: whole cards that have just become free are not in it yet."""
     served, threads = Served(), pool()
     served.tell(Offer(("a-0",), frozenset()))
     read_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the device plugin writes to the API server: of its node, and events of its pods."""
+"""The device plugin's reports to the API server: its node's state, and events of its pods."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_node_is_written_when_it_changes_and_what_others_wrote_stays(
 
 
 def test_a_node_whose_kubelet_is_silent_tells_of_nothing(reports: Reports, api_server: ApiServer) -> None:
-    """What its status has may be from before the plugin was registered."""
+    """Its status may be from before the plugin was registered."""
 
     def told() -> dict[str, str] | None:
         return reports.allocatable[1] if reports.allocatable else None
@@ -99,7 +99,7 @@ def test_an_event_is_an_object_that_the_server_takes(reports: Reports, api_serve
 def test_an_event_that_could_not_be_written_is_written_later(
     reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch, status: int, posts: int
 ) -> None:
-    """But for one that the API server refuses: its pod's namespace may be gone."""
+    """Except for one that the API server refuses: its pod's namespace may be gone."""
     monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.reports._AGAIN_S", 0.05)
     failed: list[str] = []
 

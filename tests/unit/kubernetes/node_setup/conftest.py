@@ -1,5 +1,4 @@
-"""An API server with canned answers, over real HTTP: what is asked is few requests, and what they are is
-told."""
+"""An API server with canned answers, over real HTTP; it records its few requests."""
 
 from __future__ import annotations
 

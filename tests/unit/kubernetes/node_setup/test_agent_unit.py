@@ -1,4 +1,4 @@
-"""What the node's systemd is told of the agent; that it then runs is tests/machine's to show."""
+"""The commands to the node's systemd for the agent; tests/machine shows that it runs then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNIT = "/opt/xpu/lib/systemd/system/xpu-agent.service"
 
 
 class Systemctl:
-    """It fails at what is in `fails`."""
+    """It fails at the commands in `fails`."""
 
     def __init__(self, *fails: str) -> None:
         self.told: list[tuple[str, ...]] = []

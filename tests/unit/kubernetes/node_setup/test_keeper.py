@@ -1,4 +1,4 @@
-"""Why a DaemonSet's pod ends, and what is said of its node in the cluster; keys that are kept in step."""
+"""The reasons why a DaemonSet's pod ends, and its node's labels then; keys that are kept in step."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_removal_that_was_cut_short_is_scheduled_when_it_is_repeated(
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What an installation by the pod `two` has written down; the lock is the folder that it is in."""
+    """The record of an installation by the pod `two`; the lock is its folder."""
     record = tmp_path / "installed.json"
     record.write_text('{"pod": "two", "configured": false}')
     monkeypatch.setattr(setup, "FOLDER", str(tmp_path))
@@ -235,7 +235,7 @@ def test_what_another_pod_has_installed_since_is_left_alone(
     installer: str,
     is_kept: bool,
 ) -> None:
-    """Of a pod that was deleted by force nobody can say whether its DaemonSet was removed."""
+    """For a pod that was deleted by force it is not known whether its DaemonSet was removed."""
     monkeypatch.setenv("NODE_NAME", "n1")
     answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {keeper.LABEL: "true"}}}
     answers.answers["PATCH", _NODE] = 200, {}
