@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import inspect
-import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,7 +56,6 @@ _LINKING = " ".join(
 _OPENAPI = "pkg/generated/openapi"
 _OPENAPI_TAG = "^// *+k8s:openapi-gen=true"
 _NO_OPENAPI = ("code-generator", "sample-apiserver", "sample-controller", "sample-cli-plugin")
-_RECIPE = [_SUITE, _UNPACKED, _TOOLS, _SOURCE, _VERSION, _BUILT, _TAGS, _LINKING, os.uname().machine]
 
 
 class PartsError(Exception):
@@ -70,31 +68,42 @@ def prepare() -> Path:
     Its name says what it was made from. Of several at a time one makes it; it gets its name when it is
     complete, so that one who is killed leaves none that looks like it.
     """
-    # The steps, too: what another commit built is in the same cache.
-    steps = [inspect.getsource(each) for each in (_make, _fetch, _Go, _generate_openapi)]
-    name = hashlib.sha256(json.dumps([_RECIPE, steps]).encode()).hexdigest()
+    # This file has the recipe and the steps; other commits' builds are in the same cache.
+    name = hashlib.sha256(Path(__file__).read_bytes() + os.uname().machine.encode()).hexdigest()
     cache = _cache()
     folder = cache / name
-    with open(cache / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            unfinished = cache / "being-made"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            (unfinished / "programs").mkdir(parents=True)
-            with _said("all"):
-                _make(unfinished)
-            (unfinished / "programs").rename(folder)
-            shutil.rmtree(unfinished)
+    programs = [*_BUILT, *(name for names in _UNPACKED.values() for name in names)]
+    try:
+        with open(cache / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for killed in cache.glob("being-made*"):
+                shutil.rmtree(killed, ignore_errors=True)
+            if not all((folder / program).is_file() for program in programs):
+                shutil.rmtree(folder, ignore_errors=True)
+                unfinished = Path(tempfile.mkdtemp(prefix="being-made", dir=cache))
+                (unfinished / "programs").mkdir()
+                with _said("all"):
+                    _make(unfinished)
+                (unfinished / "programs").rename(folder)
+                shutil.rmtree(unfinished)
+    except OSError as error:
+        raise PartsError(f"{cache}: {error}") from error
     return folder
 
 
 def _cache() -> Path:
     """Where what was built is kept: XDG's Base Directory Specification has the variable and its default."""
-    shared = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not shared.is_absolute():
+        shared = Path(os.path.expanduser("~/.cache"))
     for folder in (shared / "xpu-container-runtime" / "kubernetes", _OF_THIS_CLONE):
         try:
+            if not folder.is_absolute():
+                continue
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "lock").touch()
+            if folder.stat().st_uid != os.geteuid():
+                continue  # its owner could put programs there
         except OSError:
             continue
         return folder

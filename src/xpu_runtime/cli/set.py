@@ -76,12 +76,12 @@ def set(
 ) -> None:
     """Change the limits of the running container ID (its id, the start of it, or its name), at once.
 
-    Each of the container's devices gets the limit, as with XPU_MEM and XPU_CORES, unless --device names one.
-    Cores can change if a backend holds a cap on them: see ENFORCED BY in `xpu ps`. --sched and --priority
-    are as XPU_SCHED and XPU_PRIORITY. A change is booked like a new request. Quotas and the maximums of the
-    policy do not apply: they limit requests of containers, and only root can run this. The change holds until
-    the container ends; a restart asks for the values of its variables again. If a change was interrupted,
-    repeat the command.
+    Each of the container's devices gets the limit, as with XPU_MEM and XPU_CORES, unless --device names
+    one. Cores can change if a backend holds a cap on them: see ENFORCED BY in `xpu ps`. --sched and
+    --priority are as XPU_SCHED and XPU_PRIORITY. A change is booked like a new request. Quotas and
+    maximums of the policy (policy.quotas, policy.max_memory, ...) do not apply: they limit requests of
+    containers, and only root can run this. The change holds until the container ends; a restart asks for
+    the values of its variables again. If a change was interrupted, repeat the command.
 
     --json prints the changed slices as `xpu ps --json` does.
     Exit status: 0 changed, 3 refused (not enough is free, or more is in use), 2 wrong usage, 1 any other

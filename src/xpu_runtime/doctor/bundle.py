@@ -52,13 +52,20 @@ def write(path: str, parts: Iterable[Part]) -> list[str]:
 
 def _write(path: str, content: bytes) -> None:
     """A new file: one that someone else has made there meanwhile stays as it is."""
+    name = os.path.basename(path)
+    # By descriptor: the folder's owner could put another in its place while this is written.
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            with open(fd, "wb") as file:
+                file.write(content)
+        except OSError:
+            os.unlink(name, dir_fd=folder)
+            raise
     except FileExistsError:
         raise XpuError(f"{path} is there already", "name a file that is not there") from None
-    try:
-        with open(fd, "wb") as file:
-            file.write(content)
     except OSError as error:
-        os.unlink(path)
         raise OSError(error.errno, error.strerror, path) from None
+    finally:
+        os.close(folder)

@@ -57,7 +57,7 @@ def read(path: str) -> Configuration:
         raise ConfigError(problems[0].at(_name(path)))
     found = (document.data or {}).get(_SECTION)
     if found is None:
-        todo = "write it as packaging/kubernetes/chart does"
+        todo = "write it as the chart does (templates/configuration.yaml)"
         raise ConfigError(f"{_name(path)} has no section {_SECTION}", todo)
     policy = ((document.data or {}).get(_POLICY[0]) or {}).get(_POLICY[1])
     if policy is not None and found.get("placement", DEFAULTS.kubernetes_placement) != "extender":

@@ -190,7 +190,9 @@ def _counted(pod: Pod, told: Told) -> objects.Pod | None:
     because it asks for nothing of the node, or makes no valid request."""
     demand = PodDemand()
     with contextlib.suppress(DemandError):
-        demand = Resources(told.memory_unit, told.aliases).of_pod(pod.asking)
+        # A plugin of a newer version may name others.
+        aliases = tuple(alias for alias in told.aliases if alias in ALIASES)
+        demand = Resources(told.memory_unit, aliases).of_pod(pod.asking)
     if demand.is_empty and pod.uid not in told.reserved:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))

@@ -37,6 +37,8 @@ _CONF_LIMIT = 1 << 20
 #: 20,000.
 _BUDGET = 200_000
 _OPENING = 20
+#: Letters of a pattern that cost as much as a directory entry.
+_COMPARED = 4
 #: Of a pattern.
 _WILD = "*?[]\\"
 _MAX_LINKS = 40
@@ -331,6 +333,8 @@ class Search:
         """The files that the pattern of an `include` matches."""
         found = ["/"]
         for name_pattern in names_in(pattern):
+            # Charged before the work: a pattern may have a million letters, or of parts.
+            self._spend(len(found) + len(name_pattern) // _COMPARED)
             if any(letter in name_pattern for letter in _WILD):
                 begin, end = fixed(name_pattern)
                 found = [
@@ -340,7 +344,8 @@ class Search:
                     if name.startswith(begin) and name.endswith(end)
                 ]
             else:
-                found = [os.path.join(folder, name_pattern) for folder in found]
+                length = _LONGEST - len(name_pattern)
+                found = [os.path.join(folder, name_pattern) for folder in found if len(folder) < length]
         return found
 
     def _open(self, path: str, flags: int) -> int | None:

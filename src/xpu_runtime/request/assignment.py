@@ -104,7 +104,7 @@ def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
     """
     parts = text.split(".") if len(text) <= _MOST_CHARACTERS and text.isascii() else []
     if len(parts) != 4 or not is_key_id(parts[1]):
-        raise AssignmentError(f"{ANNOTATION} is no assignment ({_VERSION}.KEYID.PAYLOAD.MAC)", _TODO)
+        raise AssignmentError(f"{ANNOTATION} has not the form {_VERSION}.KEYID.PAYLOAD.MAC", _TODO)
     version, key_id, payload, mac = parts
     if version != _VERSION:
         raise AssignmentError(

@@ -103,7 +103,7 @@ def test_what_proves_nothing_is_refused(
             "is for the node node-2, and this",
         ),
         (signed(good, key_id="k2"), "is signed with the key 'k2', which this node does not have (it has k1)"),
-        ("all", "is no assignment (v1.KEYID.PAYLOAD.MAC)"),
+        ("all", "has not the form v1.KEYID.PAYLOAD.MAC"),
         (signed(pod.assignment(main=(share("GPU-none"),))), "which is not on this node; it has 0 (GPU-"),
         (
             signed(pod.assignment(main=(share(uuid, 99),))),

@@ -60,7 +60,7 @@ def config_map(tmp_path: Path) -> Path:
             ": placement.policy is the extender's, and kubernetes.placement is not extender: write it into ",
         ),
         ("kubernetes: {placement: node, placement: extender}", " kubernetes.placement is given twice"),
-        ("{}", " has no section kubernetes: write it as packaging/kubernetes/chart does"),
+        ("{}", " has no section kubernetes: write it as the chart does"),
         ("", " has no section kubernetes: "),
         ("[]", ":1:1: [] is not allowed: give `kubernetes:` and its keys below it"),
         ("kubernetes: [", ": not YAML: "),

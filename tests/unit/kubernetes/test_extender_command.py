@@ -175,12 +175,15 @@ def test_keys_are_read_again_when_they_are_replaced_and_bad_ones_are_not_taken(
     new.write_text(TWO + ONE)
     new.rename(keys)
     assert list(found()) == ["two", "one"]
+    new.write_text(ONE + TWO)
+    new.rename(keys)
+    assert list(found()) == ["one", "two"]  # the first one signs
     new.write_text("nonsense\n")
     new.rename(keys)
-    assert list(found()) == ["two", "one"]
+    assert list(found()) == ["one", "two"]
     keys.unlink()
-    assert list(found()) == ["two", "one"]
-    assert len(said) == 3
+    assert list(found()) == ["one", "two"]
+    assert len(said) == 4
     assert TWO.split()[1] not in "".join(said)
 
 

@@ -114,7 +114,7 @@ def test_a_pod_that_asks_for_nothing_has_no_assignment() -> None:
 
 
 def test_a_pod_that_its_node_refused_counts_as_the_extender_counts_it_and_is_named() -> None:
-    there = node(aliases=["aliyun.com/gpu"])
+    there = node(aliases=["aliyun.com/gpu", "of a newer plugin"])
     refused = asking("a", mem=4, cores=30, bound="n1")
     alias = asking("b", container("main"), bound="n1")
     alias["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": "2"}}

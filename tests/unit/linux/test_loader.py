@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,30 @@ def test_tokens_that_stand_for_a_path_of_gigabytes_lead_nowhere(
             search = Search(root, ("libcuda.so",), programs)
             search.everywhere()
             assert search.files == {"/opt/cuda/libcuda.so.1": "libcuda.so"}
+
+    in_child(look)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["include /c/*/" + "a" * 1_000_000, "include /c/*" + "/a" * 100_000, "include /none/" + "*" * 1_000_000],
+    ids=["a long name", "many parts", "letters for each of many files"],
+)
+def test_a_pattern_of_a_million_letters_is_refused_before_it_is_worked_on(
+    tmp_path: Path, in_child: Callable[..., None], line: str
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/f0").write_text(f"{line}\n")
+    for number in range(1, 1000):
+        os.link(tmp_path / "c/f0", tmp_path / f"c/f{number}")
+    (tmp_path / "etc/ld.so.conf").write_text(f"include /c/*\n{line}\n")
+
+    def look() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
+        with Root(str(tmp_path)) as root, pytest.raises(ApplyError, match="too many entries to be checked"):
+            Search(root, ("libcuda.so",), Programs({}, "/", "")).everywhere()
 
     in_child(look)
 

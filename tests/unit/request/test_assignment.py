@@ -115,7 +115,7 @@ def test_what_is_signed_with_another_key_or_for_another_key_s_name_is_refused() 
     ],
 )
 def test_what_is_none_is_told_so(text: str) -> None:
-    assert "is no assignment (v1.KEYID.PAYLOAD.MAC)" in refusal(text)
+    assert "has not the form v1.KEYID.PAYLOAD.MAC" in refusal(text)
 
 
 def test_another_version_is_told_so() -> None:

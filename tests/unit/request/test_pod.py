@@ -139,7 +139,7 @@ def test_a_forged_one_is_refused_whatever_else_the_container_says(config: Config
     assert "the key 'k2', which this node does not have" in refusal(
         spec(assignment=sign(ASSIGNED, "k2", KEY)), config
     )
-    assert "is no assignment (v1.KEYID.PAYLOAD.MAC)" in refusal(spec(assignment="all"), config)
+    assert "has not the form v1.KEYID.PAYLOAD.MAC" in refusal(spec(assignment="all"), config)
     gone = config.replace(kubernetes_keys=str(tmp_path / "missing"))
     assert f"{tmp_path}/missing, cannot be read" in refusal(spec(assignment=assigned()), gone)
 

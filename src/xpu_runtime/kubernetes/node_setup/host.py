@@ -102,6 +102,7 @@ def execute(prefix: str, arguments: Sequence[str], init: int = 1) -> None:
     if os.environ.get("KUBERNETES_SERVICE_HOST") and os.path.isdir(access.SERVICE_ACCOUNT):
         folder = os.open(access.SERVICE_ACCOUNT, os.O_PATH | os.O_DIRECTORY)
         os.set_inheritable(folder, True)
+        environ.pop("KUBECONFIG", None)  # a path of the pod's, which is another file on the node
         environ[access.FOLDER] = f"/proc/self/fd/{folder}"
     program = os.path.join(prefix, "bin", "xpu")
     enter(init)

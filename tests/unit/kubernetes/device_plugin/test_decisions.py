@@ -136,7 +136,7 @@ def test_an_assignment_says_which_card_it_is(there: Node) -> None:
         (assigned(node="n2"), "yoyoworks.com/xpu-assignment is for the node n2, not n1"),
         (
             {"annotations": {assignment.ANNOTATION: "all devices, please"}},
-            "yoyoworks.com/xpu-assignment is no assignment (v1.KEYID.PAYLOAD.MAC)",
+            "yoyoworks.com/xpu-assignment has not the form v1.KEYID.PAYLOAD.MAC",
         ),
         (
             {"annotations": {"kubernetes.io/config.mirror": "0123456789abcdef" * 2}},

@@ -20,13 +20,14 @@ def test_the_node_s_own_xpu_reads_the_pod_s_token_as_it_is_renewed(
     program = tmp_path / "bin" / "xpu"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\nexec > {told}\ncat "${access.FOLDER}/token"\n'
+        f'#!/bin/sh\nexec > {told}\nprintf "$KUBECONFIG"\ncat "${access.FOLDER}/token"\n'
         f'mv {account}/renewed {account}/token\ncat "${access.FOLDER}/token"\necho " $*"\n'
     )
     program.chmod(0o755)
     (account / "renewed").write_text(" second")
     monkeypatch.setattr(access, "SERVICE_ACCOUNT", str(account))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBECONFIG", "/a/file/of/the/pod")
 
     pid = os.fork()
     if pid == 0:
