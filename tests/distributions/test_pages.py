@@ -29,8 +29,9 @@ _SYSTEMCTL = """#!/bin/sh
 case "$*" in
 "reload docker") kill -HUP "$(pidof dockerd)" && sleep 1 ;;
 "restart docker")
-    process=$(pidof dockerd) && words=$(tr '\0' ' ' < "/proc/$process/cmdline") && kill "$process"
-    while kill -0 "$process" 2> /dev/null; do sleep 0.1; done
+    process=$(pidof dockerd) && words=$(tr '\\0' ' ' < "/proc/$process/cmdline") && kill "$process"
+    # Not by its number, which a zombie keeps.
+    while grep -qs . "/proc/$process/cmdline"; do sleep 0.1; done
     $words > /run/dockerd.log 2>&1 < /dev/null &
     until docker version > /dev/null 2>&1; do sleep 0.1; done ;;
 "start xpu-agent"|"enable --now xpu-agent") xpu agent > /run/agent.log 2>&1 & sleep 1 ;;
