@@ -21,11 +21,13 @@ from typing import Any
 import pytest
 
 import image
-from support import REPOSITORY, created, documented
+from support import REPOSITORY, created
 from support.bundles import copy_root
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_simulator import simulator
+
+from . import documented
 
 CGROUPS = Path("/sys/fs/cgroup")
 

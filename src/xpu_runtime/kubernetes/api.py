@@ -118,11 +118,9 @@ class Api:
         seconds: float = ANSWER_S,
         **query: Any,
     ) -> tuple[list[T], str]:
-        """The results of `keep` for each object (None is left out), and the version of the whole list;
-        ApiError.
+        """The results of `keep` for each object, without None, and the version of the whole list; ApiError.
 
-        It is read in pages, each of which may take `seconds`. If the server has forgotten the list meanwhile
-        (410), it is begun anew.
+        It is read in pages, each of which may take `seconds`; after status 410 it is begun anew.
         """
         while True:
             found: list[T] = []

@@ -1,29 +1,25 @@
 """A reading of the node in Prometheus' text format.
 
-Metrics of devices, slices and quotas are lines of the tables below: name, help, and the source of the value.
-`_of_node` has the others: events, refusals, starts, the agent. The page docs/reference/metrics.md is made
-from them. An unknown value is left out, its help is not. Containers' authors choose ids and names, so both
-are cut and made printable. The id distinguishes a slice's series: no two slices have the same. Only one of
-the series has the name.
+metric_tables.py has the metrics of devices, slices and quotas. `_of_node` has the others: events, refusals,
+starts, the agent. The page docs/reference/metrics.md is made from them. An unknown value is left out, its
+help is not. Containers' authors choose ids and names, so both are cut and made printable. The id
+distinguishes a slice's series: no two slices have the same. Only one of the series has the name.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Optional
+from collections.abc import Iterable, Iterator, Sequence
 
 from xpu_runtime import third_party, version
 from xpu_runtime.ledger import events, vocabulary
-from xpu_runtime.ledger.grants import MEMORY, Holding, Slice, Use
-from xpu_runtime.limits import pages
-from xpu_runtime.limits.pages import Compute
+from xpu_runtime.ledger.grants import Holding, Use
 from xpu_runtime.linux import proc
 from xpu_runtime.observe import agent_status
-from xpu_runtime.observe.reading import Card, Reading, Row
+from xpu_runtime.observe.metric_tables import DEVICES, QUOTAS, SECONDS, SLICES, OfDevice, OfSlice
+from xpu_runtime.observe.reading import Reading, Row
 from xpu_runtime.request.quotas import Quota
-from xpu_runtime.value import Value
 from xpu_runtime.vendors import registry
 from xpu_runtime.vendors.vendor import Sensors
 
@@ -43,164 +39,6 @@ _BUILD = ["version", "commit"]
 _DEVICE, _DEVICE_FACTS = ["uuid", "index"], ["name", "vendor", "driver_version"]
 _SLICE = ["container_id", *_DEVICE]
 _SLICE_FACTS = ["name", "mode", *Holding._fields, "sched", "priority"]
-
-
-class _OfSlice(Value):
-    """The facts about a slice, for the table below."""
-
-    row: Row
-    slice: Slice
-    reading: Reading
-
-
-class _OfDevice(Value):
-    """A device, with what its sensors tell, for another."""
-
-    card: Card
-    sensors: Sensors
-
-
-_Quota = tuple[str, str, Callable[[Quota, Use], Optional[float]]]
-_Device = tuple[str, str, Callable[[_OfDevice], Optional[float]]]
-_Slice = tuple[str, str, Callable[[_OfSlice], Optional[float]]]
-
-_DEVICES: tuple[_Device, ...] = (
-    (
-        "healthy",
-        "0: the device has a fault, or is no longer on the node.",
-        lambda of: of.card.device is not None and of.card.device.fault is None,
-    ),
-    (
-        "drained",
-        "1: the device gets no new slices until `xpu undrain`.",
-        lambda of: _is_marked(of.card, of.card.why_drained),
-    ),
-    (
-        "reserved",
-        "1: only containers that name its reservation get it (`xpu reserve`).",
-        lambda of: _is_marked(of.card, of.card.reservation),
-    ),
-    ("slices", "Slices granted on the device.", lambda of: len(of.card.rows)),
-    (
-        "memory_bytes",
-        "Memory of the device, without what the driver keeps for itself.",
-        lambda of: of.card.memory_total if of.card.device else None,
-    ),
-    (
-        "memory_granted_bytes",
-        "Memory granted to containers or reserved for pods.",
-        lambda of: of.card.use.booked(of.card.memory_total),
-    ),
-    (
-        "memory_reserved_bytes",
-        "Memory reserved for pods whose containers do not have it yet; part of the granted memory.",
-        lambda of: of.card.use.reserved(of.card.memory_total),
-    ),
-    (
-        "memory_used_bytes",
-        "Memory in use by any process, as the driver reports it.",
-        lambda of: of.sensors.memory_used_bytes,
-    ),
-    (
-        "cores_granted_ratio",
-        "Share of the device's time granted as caps or reserved for pods.",
-        lambda of: of.card.use.cores / 100,
-    ),
-    (
-        "cores_reserved_ratio",
-        "Share reserved for pods whose containers do not have it yet; part of the granted share.",
-        lambda of: of.card.use.reserved_cores / 100,
-    ),
-    (
-        "utilization_ratio",
-        "Share of the device's time in use by any process.",
-        lambda of: _ratio(of.card.busy),
-    ),
-    (
-        "temperature_celsius",
-        "Temperature; absent for a MIG device.",
-        lambda of: of.sensors.temperature_celsius,
-    ),
-    ("power_watts", "Power draw; absent for a MIG device.", lambda of: of.sensors.power_watts),
-)
-
-_SLICES: tuple[_Slice, ...] = (
-    (
-        "memory_granted_bytes",
-        "Memory booked: the request, or all of the device.",
-        lambda of: of.slice.memory_bytes,
-    ),
-    (
-        "memory_limit_bytes",
-        "Memory limit in force; absent for a whole device.",
-        lambda of: _limit(of, MEMORY),
-    ),
-    (
-        "memory_used_bytes",
-        "Memory in use, by the container's own account, or by the driver where there is no account.",
-        lambda of: of.row.memory,
-    ),
-    (
-        "memory_reported_bytes",
-        "Memory in use by the container's processes, as the driver reports it.",
-        lambda of: of.reading.usage.by_driver(of.row.grant, of.row.position),
-    ),
-    (
-        "cores_granted_ratio",
-        "Cap on the device's time (`XPU_CORES`); absent without a cap.",
-        lambda of: _ratio(of.row.asked),
-    ),
-    (
-        "cores_allowed_ratio",
-        "Share of the device's time that `xpu agent` allows now; MAY of `xpu top`.",
-        lambda of: _ratio(of.row.allowed),
-    ),
-    (
-        "cores_got_ratio",
-        "Share of the device's time used since the last reading; GOT of `xpu top`.",
-        lambda of: _ratio(of.row.got),
-    ),
-    ("waiting", "1: a launch has waited for its turn since the last reading.", lambda of: of.row.waits),
-    (
-        "held_strictly",
-        "1: `xpu agent` holds the slice more strictly because it used more than its cap.",
-        lambda of: bool(of.row.strict),
-    ),
-)
-
-_QUOTAS: tuple[_Quota, ...] = (
-    ("slices", "Slices granted to the containers that count towards the quota.", lambda _, now: now.slices),
-    ("max_slices", "The most slices that the quota allows.", lambda quota, _: quota.max_slices),
-    ("memory_granted_bytes", "Memory booked for these containers.", lambda _, now: now.memory_bytes),
-    ("max_memory_bytes", "The most memory that the quota allows.", lambda quota, _: quota.max_memory),
-    (
-        "cores_granted_ratio",
-        "Shares of devices' time granted to these containers; a slice without a cap counts as 1.",
-        lambda _, now: now.cores / 100,
-    ),
-    (
-        "max_cores_ratio",
-        "The largest sum of shares that the quota allows.",
-        lambda quota, _: _ratio(quota.max_cores),
-    ),
-)
-
-
-#: Counters of slices with a cap, by their own accounts. Whatever a container writes into its page, it has had
-#: no more of the device than the time since it began. Its threads can have waited all at the same time, and
-#: their true number is unknown: the bound only keeps an invented number plausible.
-_SECONDS: tuple[tuple[str, str, Callable[[Compute, float], float]], ...] = (
-    (
-        "device",
-        "Device time charged to the slice, by its own account; absent without a cap.",
-        lambda page, age: min(page.used / 1e9, age),
-    ),
-    (
-        "held_back",
-        "Time that launches waited, summed over threads, by the slice's own account; absent without a cap.",
-        lambda page, age: min(page.held / 1e9, age * pages.SLOTS),
-    ),
-)
 
 
 class Counted:
@@ -310,7 +148,7 @@ def _starts(totals: events.Totals) -> Metric:
 
 
 def _of_quotas(quotas: Sequence[tuple[Quota, Use]]) -> Iterator[Metric]:
-    for name, told, value in _QUOTAS:
+    for name, told, value in QUOTAS:
         family = GaugeMetricFamily(f"xpu_quota_{name}", told, labels=["quota"])
         for quota, now in quotas:
             if (number := value(quota, now)) is not None:
@@ -321,14 +159,14 @@ def _of_quotas(quotas: Sequence[tuple[Quota, Use]]) -> Iterator[Metric]:
 def _of_reading(reading: Reading | None, problems: list[str], counted: Counted) -> Iterator[Metric]:
     sensors = {} if reading is None else registry.sensors(reading.inventory, problems)
     cards = () if reading is None else reading.cards
-    devices = [_OfDevice(card, sensors.get(card.uuid, Sensors())) for card in cards]
+    devices = [OfDevice(card, sensors.get(card.uuid, Sensors())) for card in cards]
     info = _info("xpu_device_info", "1; the labels say what the device is.", [*_DEVICE, *_DEVICE_FACTS])
     for of in devices:
         driver = reading.inventory.driver(of.card.device.vendor) if reading and of.card.device else None
         facts = (of.card.name, driver.vendor if driver else "", driver.version if driver else "")
         info.add_metric([of.card.uuid, of.card.index, *map(_label, facts)], 1)
     yield info
-    for name, told, value in _DEVICES:
+    for name, told, value in DEVICES:
         family = GaugeMetricFamily(f"xpu_device_{name}", told, labels=_DEVICE)
         for of in devices:
             if (number := value(of)) is not None:
@@ -339,7 +177,7 @@ def _of_reading(reading: Reading | None, problems: list[str], counted: Counted) 
         counted.forget_others(row for card in reading.cards for row in card.rows)
 
 
-def _of_slices(slices: list[tuple[list[str], _OfSlice]], counted: Counted) -> Iterator[Metric]:
+def _of_slices(slices: list[tuple[list[str], OfSlice]], counted: Counted) -> Iterator[Metric]:
     help_ = (
         "1; the labels say how the limits are held (strength: hard, soft or unenforced) and how the device's "
         "time is shared. `name` is NAME of `xpu ps`."
@@ -356,13 +194,13 @@ def _of_slices(slices: list[tuple[list[str], _OfSlice]], counted: Counted) -> It
         )
         info.add_metric([*identity, *facts], 1)
     yield info
-    for name, told, value in _SLICES:
+    for name, told, value in SLICES:
         family = GaugeMetricFamily(f"xpu_slice_{name}", told, labels=_SLICE)
         for identity, of in slices:
             if (number := value(of)) is not None:
                 family.add_metric(identity, float(number))
         yield family
-    for name, told, seconds in _SECONDS:
+    for name, told, seconds in SECONDS:
         counter = CounterMetricFamily(f"xpu_slice_{name}_seconds", told, labels=_SLICE)
         for identity, of in slices:
             if of.row.compute is not None and of.row.asked is not None:
@@ -376,14 +214,9 @@ def _age_s(row: Row) -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - proc.seconds(row.grant.start_time))
 
 
-def _is_marked(card: Card, mark: object) -> bool | None:
-    """None where it is not known."""
-    return None if card.marks is None else mark is not None
-
-
-def _slices(reading: Reading) -> list[tuple[list[str], _OfSlice]]:
+def _slices(reading: Reading) -> list[tuple[list[str], OfSlice]]:
     """Each with its identity. Runtimes with different --root can have containers of one id."""
-    found: list[tuple[list[str], _OfSlice]] = []
+    found: list[tuple[list[str], OfSlice]] = []
     taken = set()
     for card in reading.cards:
         for row in card.rows:
@@ -391,19 +224,8 @@ def _slices(reading: Reading) -> list[tuple[list[str], _OfSlice]]:
             if identity in taken:
                 identity = (f"{identity[0]}#{row.grant.id}.{row.position}", *identity[1:])
             taken.add(identity)
-            found.append((list(identity), _OfSlice(row, row.grant.slices[row.position], reading)))
+            found.append((list(identity), OfSlice(row, row.grant.slices[row.position], reading)))
     return found
-
-
-def _limit(of: _OfSlice, kind: str) -> int | None:
-    if of.slice.limit(kind) is None:
-        return None
-    in_force = of.reading.usage.in_force(of.row.grant, of.row.position, kind)
-    return None if in_force is None else in_force.limit
-
-
-def _ratio(percent: float | None) -> float | None:
-    return None if percent is None else percent / 100
 
 
 def _label(words: str) -> str:
