@@ -235,6 +235,9 @@ class Reader:
         self._installation = installation
         self._folder = folder
         cluster = installation.cluster
+        # Of earlier tests.
+        cluster.kubectl("label", "node", NODE, "yoyoworks.com/xpu-")
+        cluster.kubectl("delete", "events", "--all")
         cluster.ctr("image", "tag", "--force", IMAGE, self._IMAGE)
         (folder / "packaging").symlink_to(REPOSITORY / "packaging")
         kubeconfig = cluster.folder / "admin.kubeconfig"

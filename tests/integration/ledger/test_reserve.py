@@ -200,6 +200,7 @@ def test_what_cannot_be_read_is_given_to_nobody(node: Node, bundles: Bundles) ->
     found(node, "problem", "marks", "the drained and reserved devices are not known")
     told = refused(node, bundles("XPU_MEM=1G"))
     assert "the drained and reserved devices are not known" in told and str(mark) in told
+    assert "the drained and reserved devices are not known" in node.xpu("top", "--once").stderr
     mark.unlink()
     assert node.run(bundles("XPU_MEM=1G")).returncode == 0
     done = node.xpu("reserve", "0", "7", "--for", "team-a", check=False)

@@ -93,3 +93,9 @@ def test_no_container_has_had_more_than_the_time_since_its_process_began_whateve
     told = server.scrape()
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - proc.seconds(server.started)
     assert told is not None and 0 < told <= age
+
+
+def test_marks_that_cannot_be_read_are_left_out_and_not_taken_for_none(server: Server) -> None:
+    told = server.text().decode()
+    assert "# HELP xpu_device_drained " in told and "# HELP xpu_device_reserved " in told
+    assert "xpu_device_drained{" not in told and "xpu_device_reserved{" not in told
