@@ -1,6 +1,6 @@
 """The tests' own client of the API server: a call is a method, a path and JSON.
 
-It must not know the product's client, which it is to check.
+It must not import the product's client, because the tests check that client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMESPACE = "default"
 
 
 class ApiError(Exception):
-    """The API server refused; `status` is HTTP's."""
+    """The API server refused; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -26,7 +26,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """The API server as a token's holder sees it. Threads may share it: each has a connection of its own."""
+    """The API server as the holder of a token sees it. Threads may share it: each has its own connection."""
 
     def __init__(self, port: int, certificate: Path, token: str) -> None:
         self.url = f"https://127.0.0.1:{port}"
@@ -36,7 +36,7 @@ class Api:
         self._threads = threading.local()
 
     def kubeconfig(self, path: Path) -> Path:
-        """Writes what other clients need to be this one."""
+        """Writes a kubeconfig with which other clients have the same identity."""
         cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
         config = {
             "apiVersion": "v1",
@@ -51,7 +51,7 @@ class Api:
         return path
 
     def call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
-        """What the API server answers; text where it is no JSON. ApiError."""
+        """The API server's answer; text if it is not JSON. ApiError if the server refuses."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
         connection = self._connection()
@@ -60,7 +60,8 @@ class Api:
             answer = connection.getresponse()
             text = answer.read().decode()
         except (OSError, http.client.HTTPException):
-            # An idle connection of a server that was restarted: the next call makes another.
+            # The server has been restarted, and this idle connection is dead: the next call makes another
+            # one.
             del self._threads.connection
             raise
         if answer.status >= 400:
@@ -81,7 +82,7 @@ class Api:
         except (OSError, http.client.HTTPException, ApiError):
             return False
 
-    # The few kinds that tests are about.
+    # The few kinds that the tests use.
 
     def create(self, path: str, thing: dict[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = self.call("POST", path, thing)
@@ -110,11 +111,11 @@ class Api:
                 raise
 
     def delete_pods(self) -> None:
-        """All of them, without waiting for their ends."""
+        """Deletes all pods, without waiting for their ends."""
         self.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 0})
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What happened to the object of that name."""
+        """The events of the object with that name."""
         path = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name={name}"
         found: list[dict[str, Any]] = self.call("GET", path)["items"]
         return found

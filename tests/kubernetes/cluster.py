@@ -1,9 +1,9 @@
 """A cluster of one node, of real parts: etcd, API server, scheduler, kubelet, containerd with our runtime.
 
-All is below one short folder, on ports of the loopback device, and in a mount namespace of its own, because
-kubelet's plugins, logs and containerd's sockets have fixed places (/var/lib/kubelet, /var/log/pods,
-/run/containerd): there these are the cluster's own. No controller manager runs, so that nobody but the tests
-changes nodes. Pods are in the machine's network, as there is no other.
+Everything is in one folder with a short name, on ports of the loopback device, and in a mount namespace of
+its own. kubelet's plugins, logs and containerd's sockets have fixed paths (/var/lib/kubelet, /var/log/pods,
+/run/containerd); in that namespace these are the cluster's own. No controller manager runs, so that only the
+tests change nodes. Pods use the machine's network, because there is no other one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .daemons import PATIENCE, Daemon, answers, free_port, until
 NODE = "node-1"
 IMAGE = "test.invalid/xpu-test:1"
 PAUSE = "test.invalid/pause:1"
-#: What kubelet would set on the machine, and finds as it wants it (util/sysctl/sysctl.go).
+#: Values that kubelet would set on the machine; here it finds them set (util/sysctl/sysctl.go).
 _SYSCTLS = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -41,9 +41,9 @@ _SYSCTLS = {
     "kernel/keys/root_maxkeys": 1000000,
     "kernel/keys/root_maxbytes": 25000000,
 }
-#: Places that programs do not let themselves be told.
+#: Paths that no option of the programs changes.
 _PLACES = ("/var/lib", "/var/log", "/run/containerd")
-#: Who may speak to the API server, and as whom; the groups are those that Kubernetes gives them.
+#: The API server's users and their groups; the groups are those of a real Kubernetes.
 _USERS = {
     "admin": ("admin", "system:masters"),
     "kubelet": (f"system:node:{NODE}", "system:nodes"),
@@ -57,22 +57,21 @@ _MAIN = "from xpu_runtime.cli.main import main; main()"
 
 
 class Cluster:
-    """The folder, the node and the parts. `start` it; `close` says what was left behind.
+    """The folder, the node and the parts. `start` it; `close` returns what was left behind.
 
-    The runtime on the node is the tests' own; `install` puts what else the manifests have into the cluster.
+    The runtime on the node is the one under test; `install` creates the rest of the manifests in the cluster.
     """
 
-    #: The API server's: both need a controller manager, which makes service accounts, and takes a new node's
-    #: taint away.
+    #: Both plugins need a controller manager: it makes service accounts, and removes a new node's taint.
     _ADMISSION: tuple[str, ...] = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
     _FEATURES: tuple[str, ...] = ("EphemeralContainers",)
 
     def __init__(self, prefix: Path, containerd_config: str = "") -> None:
-        """`containerd_config`: where that is, as the node sees it; by default below the folder."""
+        """`containerd_config`: the file's path on the node; "": a file in the cluster's folder."""
         self.folder = Path("/run", f"xpu-k-{secrets.token_hex(4)}")
         self.name = self.folder.name
         self.folder.mkdir()
-        #: The kubelet's own folder of pods.
+        #: The kubelet's folder of static pods.
         self.static_pods = self.folder / "static"
         self.node = Node(prefix, self.folder)
         self.programs = parts.prepare()
@@ -94,10 +93,10 @@ class Cluster:
         self.scheduler = self._scheduler()
         self.kubelet = self._kubelet()
 
-    # What each part is told.
+    # How each part is configured.
 
     def daemon(self, name: str, ready: Callable[[], bool], *words: str | Path) -> Daemon:
-        """A part of the cluster on its node, with its log beside the others."""
+        """A part of the cluster on its node; its log is beside the others."""
         return Daemon(self.node, name, ready, *words)
 
     def _etcd(self) -> Daemon:
@@ -162,7 +161,7 @@ class Cluster:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def configure_scheduler(self, **settings: Any) -> None:
-        """What the scheduler is told when it starts, besides where the API server is."""
+        """Writes the scheduler's configuration: where the API server is, and `settings`."""
         client = {"kubeconfig": f"{self.folder}/scheduler.kubeconfig", "qps": 1000, "burst": 2000}
         config = {
             "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
@@ -199,7 +198,7 @@ class Cluster:
             "imageGCHighThresholdPercent": 100,
             "makeIPTablesUtilChains": False,
             "resolvConf": "",
-            # A test is not to wait for the next one in a minute.
+            # kubelet's default interval is a minute, and a test would wait for it.
             "nodeStatusUpdateFrequency": "1s",
             "nodeStatusReportFrequency": "1s",
             "syncFrequency": "2s",
@@ -216,7 +215,7 @@ class Cluster:
     def _configure_containerd(self, path: Path) -> None:
         network = self.folder / "cni"
         network.mkdir()
-        # A node is ready only with a network. No pod uses it, so nobody looks for the program.
+        # A node is ready only with a network. No pod uses the network, so the program need not exist.
         (network / "10-none.conflist").write_text(
             json.dumps({"cniVersion": "0.3.1", "name": "none", "plugins": [{"type": "none"}]})
         )
@@ -235,7 +234,7 @@ runtime_type = "io.containerd.runc.v2"
 """
         )
 
-    # Its life.
+    # Start, change and end.
 
     def start(self) -> None:
         self._stack.enter_context(self.node.own_mounts(self._mounts()))
@@ -266,11 +265,11 @@ runtime_type = "io.containerd.runc.v2"
         self.scheduler.wait()
 
     def _tell_containerd(self) -> None:
-        """Of the runtime, before it is started."""
+        """Adds the runtime to containerd's configuration, before containerd starts."""
         self.node.xpu("runtime", "configure", "containerd", "--config", self.containerd_config)
 
     def install(self) -> None:
-        """What of the manifests has its place here."""
+        """Creates the objects of the manifests that work in this cluster."""
         manifests.install(self.api)
         self.api.patch_node(NODE, {"metadata": {"labels": manifests.INSTALLED}})
 
@@ -291,7 +290,7 @@ runtime_type = "io.containerd.runc.v2"
     def _import_images(self) -> None:
         root, archive = self.folder / "image", self.folder / "image.tar"
         image.make(str(root), [str(REPOSITORY / "build" / "probe" / "cuda-probe")])
-        # Whatever has no end and lets itself be killed.
+        # The pause container: it runs until it is killed.
         for name, words in ((IMAGE, []), (PAUSE, ["sleep", "infinity"])):
             write_archive(root, archive, name, words)
             self.ctr("image", "import", str(archive))
@@ -299,7 +298,9 @@ runtime_type = "io.containerd.runc.v2"
         shutil.rmtree(root)
 
     def change_cards(self, healthy: Sequence[bool]) -> None:
-        """The node's cards from here on: as many T4, always the same ones, of which some may be lost."""
+        """Changes the node's cards: as many T4 as `healthy` has values, the same ones each time; False: it is
+        lost.
+        """
         cards = [
             {"model": "T4", "uuid": f"GPU-{at:08x}-0000-4000-8000-000000000000", "healthy": each}
             for at, each in enumerate(healthy)
@@ -310,20 +311,20 @@ runtime_type = "io.containerd.runc.v2"
         self.node.sim(topology)
 
     def restart_scheduler(self, **settings: Any) -> None:
-        """With these settings besides those that it always has."""
+        """Restarts the scheduler with these settings besides its usual ones."""
         self.scheduler.stop()
         self.configure_scheduler(**settings)
         self.scheduler.start()
 
     def xpu(self, name: str, ready: Callable[[], bool], *words: str) -> Daemon:
-        """`xpu kubernetes ...`, by this interpreter, which has gRPC: the packages bring none."""
+        """`xpu kubernetes ...` in this interpreter, which has gRPC: the packages bring none."""
         lib = self.node.prefix / "lib" / "xpu-container-runtime"
         code = f"import sys; sys.path[:0] = ['{lib}/python', '{lib}/vendor']; " + _MAIN
         kubeconfig = f"--kubeconfig={self.folder}/{name}.kubeconfig"
         return self.daemon(name, ready, sys.executable, "-c", code, "kubernetes", *words, kubeconfig)
 
     def ctr(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Speaks to containerd about Kubernetes' containers, past kubelet."""
+        """Runs containerd's client in Kubernetes' namespace, past kubelet."""
         command = [*self.node.view, str(self.programs / "ctr"), "--address", self.containerd_socket]
         return subprocess.run(
             [*command, "--namespace", "k8s.io", *words],
@@ -334,15 +335,15 @@ runtime_type = "io.containerd.runc.v2"
         )
 
     def log_of(self, pod: dict[str, Any], container: str) -> str:
-        """What a container of a pod has printed in all its lives."""
+        """The output of a pod's container, over all its restarts."""
         facts = pod["metadata"]
         place = f"pods/{facts['namespace']}_{facts['name']}_{facts['uid']}/{container}"
         texts = [path.read_text() for path in sorted((self.folder / "var-log" / place).glob("*.log"))]
-        # Each line has a time, its stream, and whether it is whole in front (the CRI's format of logs).
+        # Each line begins with a time, a stream and whether it is complete (the CRI's format of logs).
         return "".join(f"{line.split(' ', 3)[3]}\n" for text in texts for line in text.splitlines())
 
     def processes(self) -> dict[int, str]:
-        """The processes that the parts have started and that still run: shims, containers."""
+        """The running processes that the parts have started: shims, containers."""
         found = {}
         for entry in Path("/proc").iterdir():
             try:
@@ -357,11 +358,11 @@ runtime_type = "io.containerd.runc.v2"
         return found
 
     def close(self) -> list[str]:
-        """Ends everything; returns what was left behind that should not have been."""
+        """Ends everything; returns what should not have been left behind."""
         for part in (self.scheduler, self.kubelet):
             part.stop()
         if self.containerd.runs:
-            # kubelet removes what is left of a pod that has ended some time later: its sandbox, and records.
+            # kubelet removes the sandbox and the records of an ended pod only some time later.
             for task in self.ctr("task", "ls", "--quiet", check=False).stdout.split():
                 self.ctr("task", "delete", "--force", task, check=False)
         for part in (self.containerd, self.apiserver, self.etcd):

@@ -18,7 +18,7 @@ from .simulated import SimulatedNodes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whichever test is first waits for what is being built."""
+    """The first test waits for the build of the programs, so any of them may take long."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(1500))
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def cluster(installed: Path) -> Iterator[Cluster]:
-    """A cluster that runs, with the RuntimeClass `xpu` and four simulated T4 on its node."""
+    """A running cluster with the RuntimeClass `xpu` and four simulated T4 on its node."""
     found = Cluster(installed)
     try:
         found.start()
@@ -39,7 +39,7 @@ def cluster(installed: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def extender(cluster: Cluster) -> Iterator[Extender]:
-    """The scheduler extender, to which the scheduler sends pods that ask for slices."""
+    """The scheduler extender; the scheduler sends it the pods that ask for slices."""
     found = Extender(cluster)
     try:
         found.daemon.start()
@@ -63,7 +63,7 @@ def plugin(cluster: Cluster) -> Iterator[DevicePlugin]:
 
 @pytest.fixture(scope="module")
 def assigned(cluster: Cluster, extender: Extender) -> Iterator[DevicePlugin]:
-    """The device plugin of a node whose pods the extender places, and no one else."""
+    """The device plugin of a node whose pods the extender alone places."""
     found = DevicePlugin(cluster, "extender")
     try:
         found.start()
@@ -74,21 +74,21 @@ def assigned(cluster: Cluster, extender: Extender) -> Iterator[DevicePlugin]:
 
 @pytest.fixture(scope="module")
 def simulated(cluster: Cluster) -> Iterator[SimulatedNodes]:
-    """Nodes that are objects of the API alone, which go when the module ends."""
+    """Nodes that exist only as objects of the API; they are removed when the module ends."""
     found = SimulatedNodes(cluster.api)
     yield found
     found.remove()
 
 
 class Pods:
-    """Makes pods, and waits for what becomes of them."""
+    """Makes pods, and waits for their states."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.api = cluster.api
 
     def create(self, pod: dict[str, Any]) -> str:
-        """Its name."""
+        """Creates a pod; returns its name."""
         name: str = self.api.create_pod(pod)["metadata"]["name"]
         return name
 
@@ -96,7 +96,7 @@ class Pods:
         return str(self.api.pod(name)["status"]["phase"])
 
     def wait(self, name: str, *phases: str) -> dict[str, Any]:
-        """The pod, when it is in one of these phases."""
+        """Waits until the pod is in one of these phases; returns it."""
         ends = {"Succeeded", "Failed", *phases}
         what = f"{name} is {' or '.join(phases)}"
         until(lambda: self.phase(name) in ends, what, explain=lambda: self.explain(name))
@@ -105,7 +105,7 @@ class Pods:
         return found
 
     def explain(self, name: str) -> str:
-        """Its status and events, and what the node has."""
+        """The pod's status and events, and the slices on the node."""
         status = json.dumps(self.api.pod(name)["status"], indent=1)
         return f"{name}: {status}\n{self.reasons(name)}\n{self.cluster.node.xpu('ps').stdout}"
 
@@ -113,7 +113,7 @@ class Pods:
         return self.cluster.log_of(self.api.pod(name), container)
 
     def reasons(self, name: str) -> str:
-        """What `kubectl describe` shows of a pod: its events."""
+        """The pod's events, as `kubectl describe` shows them."""
         return "\n".join(f"{each['reason']}: {each['message']}" for each in self.api.events(name))
 
     def wait_for_reason(self, name: str, text: str) -> str:
@@ -122,17 +122,17 @@ class Pods:
         return self.reasons(name)
 
     def evict(self, name: str) -> None:
-        """What `kubectl drain` does to each pod of a node."""
+        """Evicts a pod, as `kubectl drain` does with each pod of a node."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
         eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
         self.api.create(path, eviction)
 
     def bound(self) -> list[dict[str, Any]]:
-        """Those that have a node."""
+        """The pods that have a node."""
         return [pod for pod in self.api.pods() if "nodeName" in pod["spec"]]
 
     def wait_until_bound(self, number: int, patience: float = PATIENCE) -> list[dict[str, Any]]:
-        """So many of them; fails the test with the events of one that has no node."""
+        """Waits until `number` pods have a node; the test fails with the events of a pod that has none."""
 
         def waiting() -> str:
             names = [pod["metadata"]["name"] for pod in self.api.pods() if "nodeName" not in pod["spec"]]
@@ -142,14 +142,14 @@ class Pods:
         return self.bound()
 
     def delete_all(self) -> None:
-        """By force: kubelet tells of a pod that has ended only every ten seconds."""
+        """Deletes all pods by force: kubelet reports an ended pod only every ten seconds."""
         self.api.delete_pods()
         until(lambda: not self.api.pods(), "the last pod is gone")
 
 
 @pytest.fixture
 def pods(cluster: Cluster) -> Iterator[Pods]:
-    """Pods of the test's own; at its end no grant may be left of them."""
+    """Pods of the test's own; at its end none of them may have a grant left."""
     found = Pods(cluster)
     yield found
     found.delete_all()

@@ -1,4 +1,4 @@
-"""Programs in the background: started, stopped and killed by their pid; what they said is in a file."""
+"""Programs in the background: started, stopped and killed by their pid; their output is in a file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 
 from integration.conftest import Node
 
-#: kube-scheduler 1.20 tries a pod for which nothing has changed after a minute, and looks for such ones each
-#: half a minute (unschedulableQTimeInterval in its pkg/scheduler/internal/queue).
+#: After a minute kube-scheduler 1.20 tries again a pod for which nothing has changed. It looks for such pods
+#: every half minute (unschedulableQTimeInterval in its pkg/scheduler/internal/queue).
 PATIENCE = 120
-#: A part's own log lines are of no use where a test fails; this much of their end is.
+#: When a test fails, it shows this many characters of the end of a part's log.
 _LOG_END = 4000
 
 
@@ -28,7 +28,7 @@ def until(
     patience: float = PATIENCE,
     explain: Callable[[], object] = str,
 ) -> None:
-    """Polls until `condition` holds; fails the test where it does not in time, with what `explain` says."""
+    """Polls until `condition` holds; if that takes too long, the test fails with the text of `explain`."""
     deadline = time.monotonic() + patience
     while not condition():
         if time.monotonic() > deadline:
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 
 def answers(url: str) -> bool:
-    """Whether it answers that all is well."""
+    """Whether the URL answers with status 200."""
     try:
         with urlopen(url, timeout=5) as answer:
             return bool(answer.status == 200)
@@ -54,7 +54,7 @@ def answers(url: str) -> bool:
 
 
 class Daemon:
-    """A program on a node, which sees what is mounted there; `ready` says whether it answers."""
+    """A program on a node, in the node's mount namespace; `ready` says whether it answers."""
 
     def __init__(self, node: Node, name: str, ready: Callable[[], bool], *command: str | Path) -> None:
         self.command: Sequence[str | Path] = command
@@ -66,7 +66,7 @@ class Daemon:
 
     def launch(self) -> None:
         with self._path.open("ab") as log:
-            # nsenter, which a view begins with, becomes the program.
+            # A view begins with nsenter, which becomes the program.
             self._process = subprocess.Popen(
                 [*self._node.view, *self.command],
                 stdin=subprocess.DEVNULL,
@@ -76,7 +76,7 @@ class Daemon:
             )
 
     def wait(self) -> None:
-        """Until it answers; fails the test where it ends before that."""
+        """Waits until it answers; the test fails if it ends before that."""
 
         def answers() -> bool:
             if not self.runs:
@@ -94,7 +94,7 @@ class Daemon:
         self.wait()
 
     def ensure(self) -> None:
-        """Starts it unless it runs: a test that ended it may have failed before it started it again."""
+        """Starts it unless it runs: an earlier test may have ended it and failed before starting it again."""
         if not self.runs:
             self.start()
 
@@ -114,9 +114,9 @@ class Daemon:
             self._process = None
 
     def log(self) -> str:
-        """The end of what it has said, in all its runs."""
+        """The end of its output, over all its runs."""
         return self._path.read_text(errors="replace")[-_LOG_END:] if self._path.exists() else ""
 
     def has_said(self, text: str) -> int:
-        """How often, in all its runs."""
+        """How often the text is in its output, over all its runs."""
         return self._path.read_text(errors="replace").count(text)

@@ -1,9 +1,9 @@
 """A cluster that is installed from the manifests, as docs/kubernetes.md says: by helm and kubectl, with the
-controllers that make pods of what it applies.
+controllers that make pods of the applied objects.
 
-The node is whole: what a DaemonSet's pod changes in /etc, /opt and /run is the cluster's own. What a cluster
-has and this one has not is said to the manifests by a patch: a network of pods (they are in the machine's),
-and addresses of services.
+The node is complete: /etc, /opt and /run, which a DaemonSet's pod changes, are the cluster's own. The
+manifests are patched for what this cluster lacks: a network of pods (they use the machine's), and addresses
+of services.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ mkdir -p /run/containerd
 
 
 class InstalledCluster(Cluster):
-    """Without the runtime until `apply`."""
+    """A cluster without the runtime, until `apply` installs it."""
 
-    # A pod's token ends with the pod, as it does since 1.21.
+    # A pod's token ends with the pod, as since 1.21.
     _FEATURES = (*Cluster._FEATURES, "BoundServiceAccountTokenVolume", "RootCAConfigMap")
     _ADMISSION = ("--disable-admission-plugins=TaintNodesByCondition",)
 
@@ -49,11 +49,11 @@ class InstalledCluster(Cluster):
         super().__init__(prefix, "/etc/containerd/config.toml")
         self._image = image
         self._own = self.folder / "own"
-        # Where the node's own programs look, which have no such variables.
+        # The paths that the node's own programs use; they do not have the tests' variables.
         self.node.environ.update(XPU_RUN_DIR="/run/xpu", XPU_CONFIG="/etc/xpu/config.yaml")
         self.controllers = self._controllers()
         self.extender_port = free_port()
-        #: Pods share the machine's.
+        #: Pods share the machine's ports.
         self.ports = {"8443": self.extender_port, "9402": free_port(), "9403": free_port()}
 
     def _controllers(self) -> Any:
@@ -69,13 +69,13 @@ class InstalledCluster(Cluster):
 
     @property
     def init(self) -> int:
-        """A process in the node's mount namespace: its first, to the DaemonSet's pods."""
+        """A process in the node's mount namespace; the DaemonSet's pods take it for the node's first one."""
         return int(self.node.view[self.node.view.index("--target") + 1])
 
-    # Its life.
+    # Start, change and end.
 
     def _mounts(self) -> str:
-        # Before there is a mount on it: the folder is bound as it is then.
+        # Before the superclass's mounts: a bind mount has what is in the folder at that moment.
         own = _VIEW.format(own=self._own, folder=self.folder, name=self.name)
         return f"{own}{super()._mounts()}"
 
@@ -86,29 +86,29 @@ class InstalledCluster(Cluster):
         path.rename(place / "config.toml")
 
     def _tell_containerd(self) -> None:
-        """Nothing: that is the DaemonSet's to do."""
+        """Does nothing: the DaemonSet configures containerd."""
 
     def _import_images(self) -> None:
         super()._import_images()
         self.ctr("image", "import", str(self._image))
 
     def prepare(self) -> None:
-        """The namespace and the Secrets, which are as they were where they were removed."""
+        """Creates the namespace, and the Secrets, with the same content each time."""
         self.kubectl("apply", "-f", str(manifests.FOLDER / "namespace.yaml"))
         self.kubectl("create", "-f", "-", text=self.secrets_text)
 
     def manifests(self) -> str:
-        """The namespace, and what helm makes of the chart."""
+        """The namespace, and the chart as helm renders it."""
         namespace = (manifests.FOLDER / "namespace.yaml").read_text()
         rest = yaml.safe_dump_all(manifests.rendered("--no-hooks"))
         return self.as_applied(f"{namespace}---\n{rest}")
 
     def uninstall(self) -> str:
-        """What takes the runtime from nodes when the rest is gone."""
+        """The manifest that removes the runtime from nodes after everything else is deleted."""
         return self.as_applied((manifests.FOLDER / "uninstall.yaml").read_text())
 
     def hooks(self) -> str:
-        """What `helm uninstall` runs before it removes anything."""
+        """The objects that `helm uninstall` creates before it removes anything."""
         found = [
             each
             for each in manifests.rendered()
@@ -118,7 +118,7 @@ class InstalledCluster(Cluster):
         return self.as_applied(yaml.safe_dump_all(found))
 
     def as_applied(self, text: str) -> str:
-        """Objects with what is this cluster's."""
+        """The objects, adapted to this cluster; kinds that it does not know are left out."""
         found = yaml.safe_load_all(text)
         changed: str = yaml.safe_dump_all(
             self.changed(each) for each in found if each and each["kind"] not in _NEWER
@@ -126,7 +126,7 @@ class InstalledCluster(Cluster):
         return changed
 
     def changed(self, thing: dict[str, Any]) -> dict[str, Any]:
-        """With what is this cluster's."""
+        """The object, adapted to this cluster."""
         if thing["kind"] == "PodDisruptionBudget":
             return {**thing, "apiVersion": "policy/v1beta1"}
         if thing["kind"] not in ("DaemonSet", "Deployment", "Job"):
@@ -145,7 +145,7 @@ class InstalledCluster(Cluster):
             env["KUBERNETES_SERVICE_HOST"] = {"value": "127.0.0.1"}
             env["KUBERNETES_SERVICE_PORT"] = {"value": str(self._port)}
             if "CONTAINERD_UNIT" in env:
-                env["CONTAINERD_UNIT"]["value"] = ""  # nobody but the test starts it again
+                env["CONTAINERD_UNIT"]["value"] = ""  # only the test restarts containerd
             container["env"] = [{**each, "name": name} for name, each in env.items()]
             command = container["command"]
             if container["securityContext"].get("privileged"):
@@ -153,12 +153,12 @@ class InstalledCluster(Cluster):
         return found
 
     def close(self) -> list[str]:
-        # The API server waits for who watches it.
+        # At its end the API server waits until all watches are closed.
         self.controllers.stop()
         return super().close()
 
     def kubectl(self, *words: str, text: str = "", check: bool = True) -> str:
-        """What it says."""
+        """Runs kubectl; returns its output."""
         done = subprocess.run(
             [manifests.TOOLS / "kubectl", f"--kubeconfig={self.folder}/admin.kubeconfig", *words],
             input=text,

@@ -1,7 +1,8 @@
-"""What packaging/kubernetes installs, as far as a cluster without a controller manager can have it.
+"""The manifests of packaging/kubernetes, as far as a cluster without a controller manager can have them.
 
-Rights, secrets, the RuntimeClass, what the extender and the scheduler are told: all is taken as it is, so
-that plugin and extender can do no more here than in a cluster. Addresses and folders alone are the test's.
+Rights, secrets, the RuntimeClass and the configuration of the extender and the scheduler are taken unchanged,
+so that plugin and extender have the same rights here as in a cluster. Only addresses and folders are the
+tests' own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .api import Api
 NAMESPACE = "xpu-system"
 FOLDER = REPOSITORY / "packaging" / "kubernetes"
 TOOLS = REPOSITORY / "build" / "kubernetes-tools" / "bin"
-#: Where the API has what; {} is the namespace.
+#: The API's path of each kind; {} is the namespace.
 _PLACES = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
@@ -33,13 +34,13 @@ _PLACES = {
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
     "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
 }
-#: The label that the RuntimeClass looks for, and what sets a node up gives it.
+#: The RuntimeClass selects nodes by this label; the installation sets it.
 INSTALLED = {"yoyoworks.com/xpu.runtime": "true"}
 
 
 @functools.cache
 def rendered(*options: str) -> tuple[dict[str, Any], ...]:
-    """What helm makes of the chart, with the aliases of ACK."""
+    """The chart as helm renders it, with ACK's aliases."""
     sets = ("--set", "image.repository=xpu-kubernetes", "--set", "kubernetes.aliases={aliyun.com/gpu}")
     words = [str(TOOLS / "helm"), "template", "xpu", str(FOLDER / "chart"), "--namespace", NAMESPACE]
     done = subprocess.run([*words, *sets, *options], check=True, capture_output=True, text=True)
@@ -47,7 +48,7 @@ def rendered(*options: str) -> tuple[dict[str, Any], ...]:
 
 
 def install(api: Api) -> None:
-    """Creates the namespace, and what of the chart has its place here."""
+    """Creates the namespace, and the chart's objects whose kinds are in _PLACES."""
     namespace = yaml.safe_load((FOLDER / "namespace.yaml").read_text())
     for thing in (namespace, *rendered("--no-hooks")):
         if thing["kind"] in _PLACES:
@@ -55,7 +56,9 @@ def install(api: Api) -> None:
 
 
 def make_secrets(folder: Path) -> str:
-    """Writes each secret into a folder of its name, as a pod would have it mounted; what kubectl is given."""
+    """Writes each secret into a folder of its name, as a pod has it mounted; returns the manifest for
+    kubectl.
+    """
     made = subprocess.run([FOLDER / "make-secrets"], check=True, capture_output=True, text=True)
     for secret in yaml.safe_load_all(made.stdout):
         place = folder / secret["metadata"]["name"]
@@ -67,7 +70,7 @@ def make_secrets(folder: Path) -> str:
 
 
 def make_configuration(folder: Path) -> None:
-    """Writes the configuration, as a pod would have it mounted."""
+    """Writes the configuration, as a pod has it mounted."""
     (found,) = (each for each in rendered("--no-hooks") if each["kind"] == "ConfigMap")
     folder.mkdir()
     for name, text in found["data"].items():
@@ -94,13 +97,13 @@ def extender_arguments(secrets: Path, listen: int, status: int) -> list[str]:
 
 
 def scheduler_settings() -> dict[str, Any]:
-    """What the scheduler is told of its work, besides its extenders."""
+    """The settings of the manifests' scheduler, except for its extenders."""
     found = _scheduler()
     return {name: found[name] for name in ("percentageOfNodesToScore",)}
 
 
 def scheduler_extenders(secrets: Path, port: int) -> list[dict[str, Any]]:
-    """The extenders of the scheduler's configuration."""
+    """The extenders in the scheduler's configuration."""
     text = json.dumps(_scheduler()["extenders"])
     (extender,) = json.loads(text.replace("/etc/kubernetes/xpu", f"{secrets}/xpu-scheduler-tls"))
     return [{**extender, "urlPrefix": f"https://127.0.0.1:{port}"}]

@@ -1,4 +1,4 @@
-"""What tests create at the API server, with as few words as can be."""
+"""The objects that tests create at the API server, in few words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .cluster import IMAGE
 def pod(
     name: str, *containers: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    """A pod that asks the runtime for XPUs; of `containers` as `container` makes them."""
+    """A pod that asks the runtime for XPUs; `container` makes its containers."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -35,7 +35,7 @@ def container(
     limits: dict[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """A container of the tests' image; without a command it has no end."""
+    """A container of the tests' image; without a command it runs until it is killed."""
     return {
         "name": name,
         "image": IMAGE,

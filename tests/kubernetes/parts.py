@@ -1,12 +1,13 @@
-"""The programs that the tests' cluster is made of; all are Debian 12's, on any release.
+"""The programs of the tests' cluster; all are Debian 12's, on any release.
 
-etcd, containerd and its shim are unpacked from Debian's packages; nothing is installed on the machine.
-Kubernetes' own are in no package: they are built from Debian's source package of Kubernetes 1.20 with
-Debian's Go, both unpacked beside them, and gone when the build ends. That is five minutes of a processor, so
-all clones of a user share what was built: it lies in the user's cache, by what it was made from, or below
-build/ where there is no such folder to write to.
-`make test` begins that beside lint and tests (python3 -m kubernetes.parts says what each step costs); whoever
-needs the programs waits for it.
+etcd, containerd and its shim are unpacked from Debian's packages; nothing is installed on the machine. No
+package has Kubernetes' own programs: they are built from Debian's source package of Kubernetes 1.20 with
+Debian's Go. Source and Go are unpacked beside them, and removed when the build ends. The build takes five
+minutes of a processor, so all clones of a user share its result. It is in the user's cache, under a digest of
+what it was made from, or below build/ if the cache cannot be written to.
+
+`make test` starts the build beside lint and tests (python3 -m kubernetes.parts says what each step costs);
+the first test that needs the programs waits for it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from support import REPOSITORY
 _OF_THIS_CLONE = REPOSITORY / "build" / "kubernetes"
 _SUITE = "bookworm"
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
-#: The packages whose programs are used as they are, and what is taken out of them.
+#: The packages whose programs are used unchanged, and the programs that are taken from them.
 _UNPACKED = {
     "etcd-server": ("etcd",),
     "containerd": ("containerd", "containerd-shim-runc-v2", "ctr"),
@@ -39,7 +40,7 @@ _GO = "usr/lib/go-1.19"
 _SOURCE = "kubernetes"
 _VERSION = "v1.20.2"
 _BUILT = ("kube-apiserver", "kube-scheduler", "kubelet", "kube-controller-manager")
-#: Clouds' own volumes and the docker that kubelet once drove itself are half of what there is to compile.
+#: Half of the code to compile is for clouds' volumes and for kubelet's former docker driver.
 _TAGS = "providerless,dockerless"
 _PACKAGE = "k8s.io/kubernetes"
 _NUMBERS = _VERSION.removeprefix("v").split(".")
@@ -52,23 +53,23 @@ _LINKING = " ".join(
         for name, value in _VERSIONS.items()
     ]
 )
-#: The one file of the source that is made by a generator, from all types with this line.
+#: A generator makes this one file of the source, from all types with this line.
 _OPENAPI = "pkg/generated/openapi"
 _OPENAPI_TAG = "^// *+k8s:openapi-gen=true"
 _NO_OPENAPI = ("code-generator", "sample-apiserver", "sample-controller", "sample-cli-plugin")
 
 
 class PartsError(Exception):
-    """The programs cannot be had; says why."""
+    """The programs cannot be had; the message says why."""
 
 
 def prepare() -> Path:
-    """The folder with all programs, made where it is missing. PartsError.
+    """The folder with all programs; made if it is missing. PartsError.
 
-    Its name says what it was made from. Of several at a time one makes it; it gets its name when it is
-    complete, so that one who is killed leaves none that looks like it.
+    The folder's name is a digest of what it was made from. If several processes need it, one makes it, and
+    renames it when it is complete: a killed build leaves nothing that looks complete.
     """
-    # This file has the recipe and the steps; other commits' builds are in the same cache.
+    # This file has the recipe and the steps; the cache has other commits' builds too.
     name = hashlib.sha256(Path(__file__).read_bytes() + os.uname().machine.encode()).hexdigest()
     cache = _cache()
     folder = cache / name
@@ -92,7 +93,7 @@ def prepare() -> Path:
 
 
 def _cache() -> Path:
-    """Where what was built is kept: XDG's Base Directory Specification has the variable and its default."""
+    """The folder that keeps builds; the variable and its default are XDG's Base Directory Specification's."""
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not shared.is_absolute():
         shared = Path(os.path.expanduser("~/.cache"))
@@ -123,7 +124,7 @@ def _make(folder: Path) -> None:
         for names in _UNPACKED.values():
             for name in names:
                 shutil.move(root / "usr/bin" / name, programs / name)
-        # The one that is there does not know this Go's maps, and kube-apiserver would crash.
+        # The source's own copy does not know this Go's maps, and kube-apiserver would crash.
         reflect = source / "vendor/github.com/modern-go/reflect2"
         shutil.rmtree(reflect)
         shutil.copytree(root / "usr/share/gocode/src/github.com/modern-go/reflect2", reflect)
@@ -136,7 +137,7 @@ def _make(folder: Path) -> None:
 
 
 def _fetch(folder: Path) -> list[Path]:
-    """Downloads packages and source into `folder`, without a change to this machine's apt; the packages."""
+    """Downloads packages and source into `folder`, and leaves this machine's apt alone; the packages."""
     (folder / "lists" / "partial").mkdir(parents=True)
     (folder / "archives" / "partial").mkdir(parents=True)
     where = f"[signed-by={_KEYS}] {mirror()} {_SUITE} main"
@@ -159,7 +160,7 @@ def _fetch(folder: Path) -> list[Path]:
 
 
 class _Go:
-    """Debian's Go, on one tree that is the whole GOPATH."""
+    """Debian's Go, with one tree as the whole GOPATH."""
 
     def __init__(self, go: Path, path: Path, source: Path) -> None:
         self._program = go / "bin" / "go"
@@ -171,7 +172,7 @@ class _Go:
             "GOPATH": str(path),
             "GOCACHE": str(path / "cache"),
             "GO111MODULE": "off",
-            # As Debian's own packages of it are built; no C compiler is asked for then.
+            # Debian builds its own packages so; it needs no C compiler.
             "CGO_ENABLED": "0",
         }
 
@@ -185,7 +186,7 @@ def _generate_openapi(go: _Go, source: Path) -> None:
     go.build("vendor/k8s.io/kube-openapi/cmd/openapi-gen", generator)
     places = [place for place in sorted(source.glob("vendor/k8s.io/*")) if place.name not in _NO_OPENAPI]
     search = ["grep", "-rlE", "--include=*.go", "--exclude=*_test.go", _OPENAPI_TAG.replace("+", "\\+")]
-    # With a slash, or grep would pass over the links that these are.
+    # With a slash at the end, because grep does not follow these links otherwise.
     found = _run(*search, "pkg", *(f"{place.relative_to(source)}/" for place in places), cwd=source)
     packages = sorted({f"{_PACKAGE}/{os.path.dirname(line)}" for line in found.splitlines()})
     _run(
@@ -206,7 +207,7 @@ def _run(*words: str | Path, cwd: Path | None = None, env: dict[str, str] | None
 
 @contextmanager
 def _said(step: str) -> Iterator[None]:
-    """Says what a step has cost: of time, and of one processor's."""
+    """Prints what a step has cost: its time, and the time of one processor."""
     began, before = time.monotonic(), os.times()
     yield
     after = os.times()

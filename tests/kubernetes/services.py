@@ -9,7 +9,7 @@ from . import manifests
 from .cluster import NODE, Cluster
 from .daemons import Daemon, answers, free_port, until
 
-#: kubelet learns of them one after the other.
+#: kubelet registers them one after the other.
 _RESOURCES = (
     "yoyoworks.com/xpu", "yoyoworks.com/xpu-shares", "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores",
     "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage",
@@ -24,19 +24,19 @@ class Extender:
         self.daemon: Daemon = cluster.xpu(
             "extender", lambda: answers(f"http://127.0.0.1:{status}/readyz"),
             "extender", *manifests.extender_arguments(cluster.secrets, self.port, status),
-            # A pod has these of the cluster.
+            # In a pod the cluster gives these values.
             f"--advertise=https://127.0.0.1:{self.port}", f"--namespace={manifests.NAMESPACE}",
             *options,
         )  # fmt: skip
 
 
 class DevicePlugin:
-    """The device plugin, and the node's configuration that goes with it."""
+    """The device plugin, with its part of the node's configuration."""
 
     def __init__(self, cluster: Cluster, placement: str) -> None:
         self._cluster = cluster
         self._placement = placement
-        # Its own pods may know what it is called; nobody waits 15 s here for the next look at the cards.
+        # The plugin looks at the cards every second, because tests would wait for the usual 15 s.
         self.daemon = cluster.xpu(
             "plugin", self._is_registered, "device-plugin", "--health-every=1",
             f"--containerd-config={cluster.containerd_config}",
@@ -55,16 +55,19 @@ class DevicePlugin:
         self.daemon.start()
 
     def stop(self) -> None:
-        """Until the node offers nothing any more: whoever comes next would take that for his own plugin's."""
+        """Ends the plugin and waits until the node offers nothing: the next plugin's test would take it for
+        its own.
+        """
         self.daemon.stop()
         until(lambda: not self._is_registered(1), "kubelet knows that the plugin is gone")
         self._cluster.node.config.unlink()
 
     @contextmanager
     def registers_again(self) -> Iterator[None]:
-        """What is done in it ends a registration: kubelet has to know the plugin again within five seconds.
+        """The block ends the plugin's registration; afterwards kubelet must know it again within five
+        seconds.
 
-        Until then it refuses the pods that the scheduler goes on to send it.
+        Until then kubelet refuses the pods that the scheduler continues to send it.
         """
         text = "the kubelet has taken"
         before = self.daemon.has_said(text)
@@ -72,6 +75,6 @@ class DevicePlugin:
         until(lambda: self.daemon.has_said(text) > before, "kubelet knows it again", 5, self.daemon.log)
 
     def _is_registered(self, number: int = len(_RESOURCES)) -> bool:
-        """Whether the node offers so many of the resources."""
+        """Whether the node offers at least `number` of the resources."""
         found = self._cluster.api.node(NODE)["status"]["allocatable"]
         return len([name for name in _RESOURCES if found.get(name, "0") != "0"]) >= number

@@ -1,6 +1,6 @@
-"""Nodes that are objects of the API server alone, described as the device plugin does it: for the scheduler.
+"""Nodes that exist only as objects of the API server, with the device plugin's annotation: for the scheduler.
 
-What pods were given there is read out of their assignments, by the format and not by the product's reader.
+The assignments are decoded by their documented format, and not by the product's reader.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from .api import Api
 from .manifests import INSTALLED
 
 _LABEL = "test.invalid/simulated"
-#: The node selector of pods that are for no other nodes.
+#: The node selector of pods that may run on these nodes alone.
 ONLY = {_LABEL: ""}
 _THREADS = 8
 
 
 class SimulatedNodes:
-    """Makes them, and removes all."""
+    """Makes such nodes, and removes all of them."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._made = 0
 
     def create(self, number: int, cards: Sequence[int]) -> list[str]:
-        """So many nodes, each with cards of so many GiB; their names."""
+        """Creates `number` nodes, each with cards of so many GiB; returns their names."""
         names = [f"simulated-{self._made + at}" for at in range(number)]
         self._made += number
         with ThreadPoolExecutor(_THREADS) as threads:
@@ -81,13 +81,13 @@ def _node(name: str, cards: Sequence[int]) -> dict[str, Any]:
 
 
 def create_pods(api: Api, pods: Iterable[dict[str, Any]]) -> None:
-    """All at once, as far as the API server takes them."""
+    """Creates all pods at once, as fast as the API server accepts them."""
     with ThreadPoolExecutor(_THREADS) as threads:
         list(threads.map(api.create_pod, pods))
 
 
 def assignment(pod: dict[str, Any]) -> dict[str, Any]:
-    """What the scheduler has signed for a pod, with shares (device, bytes, percent) of each container."""
+    """The signed assignment of a pod, with the shares (device, bytes, percent) of each container."""
     version, _, payload, _ = pod["metadata"]["annotations"]["yoyoworks.com/xpu-assignment"].split(".")
     assert version == "v1"
     found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -96,7 +96,7 @@ def assignment(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def given(pods: Iterable[dict[str, Any]]) -> tuple[Counter[str], Counter[str]]:
-    """Bytes and percent that all these pods' containers were given of each device together."""
+    """Bytes and percent of each device that these pods' containers have together."""
     memory: Counter[str] = Counter()
     cores: Counter[str] = Counter()
     for pod in pods:

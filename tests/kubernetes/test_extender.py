@@ -1,4 +1,4 @@
-"""The scheduler extender on a real scheduler and API server: replicas, and forgers."""
+"""The scheduler extender with a real scheduler and API server: replicas, and forged assignments."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def on(node: str) -> dict[str, Any]:
 
 
 def ask(cluster: Cluster, extender: Extender) -> None:
-    """Has the scheduler ask that replica."""
+    """Configures the scheduler to ask that replica."""
     cluster.restart_scheduler(extenders=manifests.scheduler_extenders(cluster.secrets, extender.port))
 
 
 @pytest.fixture
 def standby(cluster: Cluster, extender: Extender) -> Iterator[Extender]:
-    """A second replica, which the scheduler asks, while the first leads."""
+    """A second replica; the scheduler asks it while the first one leads."""
     found = Extender(cluster)
     found.daemon.start()
     ask(cluster, found)
@@ -42,7 +42,7 @@ def standby(cluster: Cluster, extender: Extender) -> Iterator[Extender]:
     ask(cluster, extender)
 
 
-def test_a_replica_that_does_not_lead_passes_on_and_takes_over_without_a_pod_that_fails(
+def test_a_replica_that_does_not_lead_forwards_and_takes_over_and_no_pod_fails(
     cluster: Cluster, extender: Extender, standby: Extender, simulated: SimulatedNodes, pods: Pods
 ) -> None:
     (node,) = simulated.create(1, (16, 16))
@@ -57,12 +57,12 @@ def test_a_replica_that_does_not_lead_passes_on_and_takes_over_without_a_pod_tha
     assert not any("FailedScheduling" in pods.reasons(f"after-{number}") for number in range(4))
 
 
-def test_its_account_may_show_the_cluster_s_state(
+def test_the_extenders_account_may_read_the_clusters_state(
     cluster: Cluster, extender: Extender, simulated: SimulatedNodes
 ) -> None:
     (node,) = simulated.create(1, (16, 16))
 
-    # By `kubectl exec` in its pod, that is.
+    # People call it by `kubectl exec` in the extender's pod.
     kubeconfig = f"--kubeconfig={cluster.folder}/extender.kubeconfig"
     done = cluster.node.xpu("kubernetes", "status", node, kubeconfig, "--json")
 
@@ -70,12 +70,12 @@ def test_its_account_may_show_the_cluster_s_state(
     assert [card["free_memory_bytes"] for card in found["cards"]] == [16 * GIB] * 2
 
 
-def test_a_scheduler_that_does_not_count_our_resources_has_the_extender_s_figures_always(
+def test_a_scheduler_that_does_not_count_our_resources_always_shows_the_extenders_figures(
     cluster: Cluster, extender: Extender, simulated: SimulatedNodes, pods: Pods
 ) -> None:
     (node,) = simulated.create(1, (16, 16))
     pods.create(pod("counted", container(limits={MEMORY: 33}), **on(node)))
-    # No node has that much in sum: nobody else is asked.
+    # No node has that much in sum, so that the scheduler does not ask the extender.
     assert "GiB" not in pods.wait_for_reason("counted", f"Insufficient {MEMORY}")
     (found,) = manifests.scheduler_extenders(cluster.secrets, extender.port)
     for each in found["managedResources"]:
@@ -91,7 +91,7 @@ def test_a_scheduler_that_does_not_count_our_resources_has_the_extender_s_figure
     assert "16 GiB" in reasons and "Insufficient" not in reasons
 
 
-def test_what_an_author_writes_into_his_pod_frees_nothing(
+def test_annotations_that_a_pods_author_writes_free_nothing(
     extender: Extender, simulated: SimulatedNodes, pods: Pods
 ) -> None:
     (node,) = simulated.create(1, (16, 16))

@@ -1,5 +1,6 @@
-"""docs/kubernetes.md's Install and Uninstall, carried out by a cluster's own controllers, and the page that
-people follow to their first slice in a cluster."""
+"""Install and Uninstall of docs/kubernetes.md, carried out by a cluster's own controllers; and the tutorial
+of a first slice in a cluster.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +24,19 @@ from .installation import InstalledCluster
 from .objects import container, pod
 
 LABEL, REMOVAL = "yoyoworks.com/xpu.runtime", "yoyoworks.com/xpu.removal"
-#: What one T4 after the other, four of them, are offered as; a card of 15 GiB.
+#: The resources of four T4, each of 15 GiB.
 _OFFERED = {
     "yoyoworks.com/xpu": "4", "yoyoworks.com/xpu-shares": "400", "yoyoworks.com/xpu-mem": "60",
     "yoyoworks.com/xpu-cores": "400",
 }  # fmt: skip
 _SLICE = {"yoyoworks.com/xpu-mem": 4, "yoyoworks.com/xpu-cores": 30}
 _CONFIG = "/etc/containerd/config.toml"
-#: The waits of kubectl.
+#: How long kubectl waits.
 _PATIENCE = "--timeout=120s"
 
 
 class Installation:
-    """What is applied, and what the cluster and its node look like then."""
+    """The installation, and the state of the cluster and its node."""
 
     def __init__(self, cluster: InstalledCluster) -> None:
         self.cluster = cluster
@@ -44,7 +45,7 @@ class Installation:
         self.before = self.text(_CONFIG)
 
     def apply(self) -> None:
-        """As the page says, until the node offers slices."""
+        """Installs as the page says, and waits until the node offers slices."""
         self.cluster.kubectl("apply", "-f", "-", text=self.cluster.manifests())
         self.cluster.kubectl("label", "node", NODE, "--overwrite", "yoyoworks.com/xpu=enabled")
         self.wait_until_set_up()
@@ -53,7 +54,7 @@ class Installation:
         self.wait(lambda: self.offered() == _OFFERED, "the node offers its slices")
 
     def wait_until_set_up(self) -> None:
-        """And start containerd again, as this node has no systemd that the DaemonSet's pod could tell."""
+        """Waits for the node's set-up, then restarts containerd: this node has no systemd to do it."""
         self.wait(lambda: "/opt/xpu" in self.text(_CONFIG), "containerd's configuration names the runtime")
         self.wait(lambda: self.labels().get(LABEL) == "true", "the cluster knows that it is there")
         self.restart_containerd()
@@ -66,12 +67,12 @@ class Installation:
         return self.cluster.kubectl("--namespace", manifests.NAMESPACE, *words, text=text)
 
     def labels(self) -> dict[str, str]:
-        """Those of ours that the node has, but for the one that a person gives it."""
+        """The node's labels that we set; without the one that a person sets."""
         found = self.api.node(NODE)["metadata"]["labels"]
         return {name: found[name] for name in found if name.startswith("yoyoworks.com/xpu.")}
 
     def offered(self) -> dict[str, str]:
-        """The node's resources with names of ours."""
+        """The node's resources with our names."""
         found = self.api.node(NODE)["status"]["allocatable"]
         return {name: value for name, value in found.items() if name.startswith("yoyoworks.com/")}
 
@@ -82,7 +83,7 @@ class Installation:
         return self.on_node(path).read_text()
 
     def pod(self) -> dict[str, Any]:
-        """The DaemonSet's on the node, as far as it is not being removed; {}: none."""
+        """The DaemonSet's pod on the node, if it is not being removed; {}: there is none."""
         path = f"/api/v1/namespaces/{manifests.NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=node"
         pods = self.api.call("GET", path)["items"]
         return next((each for each in pods if "deletionTimestamp" not in each["metadata"]), {})
@@ -101,7 +102,7 @@ class Installation:
         return "\n".join([json.dumps(found.get("status"), indent=1), *logs])
 
     def end_pod(self, *options: str) -> None:
-        """By `kubectl delete pod`; until its containers have ended and another one is ready."""
+        """Deletes the pod with kubectl; waits until its containers have ended and another pod is ready."""
         old = self.pod()
         containers = [each["containerID"].split("//")[1] for each in old["status"]["containerStatuses"]]
         self.kubectl("delete", "pod", old["metadata"]["name"], *options)
@@ -116,12 +117,12 @@ class Installation:
         self.wait(have_ended, "the containers of the one before have ended")
 
     def delete_rest(self) -> None:
-        """All that was applied and is there still."""
+        """Deletes all applied objects that are left."""
         words = ("delete", "-f", "-", "--ignore-not-found", _PATIENCE)
         self.cluster.kubectl(*words, text=self.cluster.manifests())
 
     def uninstall(self) -> None:
-        """By the file of that name, which finds what is left on nodes."""
+        """Applies uninstall.yaml, which removes what is left on nodes."""
         text = self.cluster.uninstall()
         self.cluster.kubectl("apply", "-f", "-", text=text)
         status = ("rollout", "status", "daemonset/xpu-uninstall", _PATIENCE)
@@ -144,7 +145,7 @@ class Installation:
             assert not self.on_node(path).exists(), path
 
     def run_slice(self, name: str) -> None:
-        """A container that has the slice it asked for, and ends."""
+        """Runs a container with the slice that it asks for, to its end."""
         self.pods.create(pod(name, container("cuda-probe", "info", limits=_SLICE)))
         self.pods.wait(name, "Succeeded")
         assert "of 4096 MiB" in self.pods.log(name)
@@ -167,7 +168,7 @@ def whole(installed: Path, kubernetes_image: Path) -> Iterator[InstalledCluster]
 
 @pytest.fixture
 def installation(whole: InstalledCluster) -> Iterator[Installation]:
-    """The namespace, the Secrets and the rest, with a slice that has run."""
+    """An installation with the namespace and the Secrets, in which a slice has run."""
     whole.prepare()
     found = Installation(whole)
     found.apply()
@@ -188,7 +189,7 @@ def test_the_runtime_stays_as_long_as_the_daemonset_does(installation: Installat
 
     assert installation.cluster.node.json("ps") == before
     installation.run_slice("second")
-    # Each node is as it was when kubectl comes back, but for what a container calls that runs.
+    # When kubectl returns, the node is as it was before, except for what a running container calls.
     installation.kubectl("delete", "daemonset", "xpu-node", "--cascade=foreground", _PATIENCE)
     assert installation.text(_CONFIG) == installation.before
     assert installation.labels() == {REMOVAL: "pending"}
@@ -209,7 +210,7 @@ def test_the_runtime_goes_when_everything_is_deleted_at_once(installation: Insta
     installation.cluster.kubectl("delete", "-f", "-", _PATIENCE, text=text)
     installation.wait(lambda: not installation.on_node("/opt/xpu").exists(), "the runtime is gone")
     assert installation.text(_CONFIG) == installation.before
-    # The right to change the node went with the rest.
+    # The right to change the node is deleted with everything else.
     assert installation.labels()[LABEL] == "true"
     installation.uninstall()
 
@@ -226,7 +227,7 @@ def test_helms_hook_waits_until_the_runtime_is_gone(installation: Installation) 
 
 
 class Reader:
-    """Somebody who follows a page, in a folder with the clone's `packaging`."""
+    """A reader who follows a page, in a folder with the clone's `packaging`."""
 
     #: The image of the page's pods.
     _IMAGE = "docker.io/library/debian:12"
@@ -235,7 +236,7 @@ class Reader:
         self._installation = installation
         self._folder = folder
         cluster = installation.cluster
-        # Of earlier tests.
+        # Earlier tests have left these.
         cluster.kubectl("label", "node", NODE, "yoyoworks.com/xpu-")
         cluster.kubectl("delete", "events", "--all")
         cluster.ctr("image", "tag", "--force", IMAGE, self._IMAGE)
@@ -245,7 +246,7 @@ class Reader:
         self._environ = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
 
     def follow(self, step: pages.File | pages.Command) -> None:
-        """Fails where a command prints something else."""
+        """Carries out a step; the test fails if a command prints something else."""
         if isinstance(step, pages.File):
             path = self._folder / step.name
             path.parent.mkdir(exist_ok=True)
@@ -268,7 +269,7 @@ class Reader:
             self._tell_scheduler()
             return said
         if verb == ["kubectl", "logs"]:
-            # The API server has no certificate to ask this kubelet with.
+            # The API server has no certificate with which it could ask this kubelet.
             return installation.pods.log(name)
         done = subprocess.run(
             ["sh", "-c", words.replace("REGISTRY", "registry.invalid")],
@@ -278,7 +279,9 @@ class Reader:
         return done.stdout
 
     def _tell_scheduler(self) -> None:
-        """What is its administrator's to do: its certificate is of the Secrets that the page has made."""
+        """Adds the extender to the scheduler, as its administrator does, with a certificate of the page's
+        Secrets.
+        """
         secret = json.loads(self._installation.kubectl("get", "secret", "xpu-scheduler-tls", "-o", "json"))
         place = self._folder / "xpu-scheduler-tls"
         place.mkdir()

@@ -15,7 +15,7 @@ NODES = 1000
 def test_a_thousand_nodes_are_filled_to_the_last_slice_and_no_further(
     extender: Extender, simulated: SimulatedNodes, pods: Pods
 ) -> None:
-    # By the sum of its cards each node would take three.
+    # The sum of its cards would be enough for three pods on each node.
     simulated.create(NODES, (6, 6))
     wanted = container(limits={"yoyoworks.com/xpu-mem": 4, "yoyoworks.com/xpu-cores": 50})
     create_pods(pods.api, [pod(f"filling-{at}", wanted, nodeSelector=ONLY) for at in range(2 * NODES + 1)])

@@ -1,4 +1,4 @@
-"""Pods that the scheduler's extender places: what it signed is what they get, and nothing else counts."""
+"""Pods that the scheduler's extender places: they get what it has signed, and nothing else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_two_devices_of_one_container_are_those_that_were_signed(
 
 
 def is_refused(pods: Pods, name: str, text: str) -> None:
-    """Waits until `kubectl describe` shows `text` of a pod: in its state, its container's, or its events."""
+    """Waits until `kubectl describe` shows `text`: in the pod's state, its container's, or its events."""
 
     def told() -> str:
         return json.dumps(pods.api.pod(name)["status"]) + pods.reasons(name)
@@ -65,7 +65,7 @@ def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(
 ) -> None:
     pods.create(pod("past", container(limits={MEMORY: 4}), nodeName=NODE))
     is_refused(pods, "past", "no assignment")
-    # As the table in docs/reference/kubernetes.md has it.
+    # The table in docs/reference/kubernetes.md has these words.
     is_refused(pods, "past", "CreateContainerConfigError")
     is_refused(pods, "past", "XPURefused")
     assert granted(cluster) == {}

@@ -1,4 +1,4 @@
-"""A node that offers its cards to kubelet and places pods itself: what they get, and who is told of no."""
+"""A node that offers its cards to kubelet and places pods itself: slices, and how refusals are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def allocatable(cluster: Cluster, name: str) -> int:
 def test_memory_and_cores_of_one_container_are_one_slice(
     plugin: DevicePlugin, cluster: Cluster, pods: Pods
 ) -> None:
-    """The kubelet allocates them one after the other, in an order of its own."""
+    """The kubelet allocates the two one after the other, in an order of its own."""
     words = ("sh", "-c", "cuda-probe info; exec sleep 1000")
     pods.create(pod("slice", container(*words, limits={MEMORY: 4, CORES: 30})))
     pods.wait("slice", "Running")
@@ -36,7 +36,7 @@ def test_memory_and_cores_of_one_container_are_one_slice(
     until(lambda: "of 4096 MiB" in pods.log("slice"), "it has seen its slice")
 
 
-def test_a_pod_of_kubelets_own_folder_has_its_amounts_under_the_uid_that_kubelet_gave_it(
+def test_a_static_pod_has_its_amounts_under_the_uid_that_kubelet_gave_it(
     plugin: DevicePlugin, cluster: Cluster, pods: Pods
 ) -> None:
     static = pod("static", container(limits={MEMORY: 5, CORES: 40}))
@@ -47,7 +47,7 @@ def test_a_pod_of_kubelets_own_folder_has_its_amounts_under_the_uid_that_kubelet
         until(lambda: [row["pid"] for row in cluster.node.json("ps") if row["pid"]], "it runs")
         (row,) = cluster.node.json("ps")
         assert (row["memory_bytes"], row["cores"]) == (5 * GIB, 40)
-        # The API's object of it has a UID of its own.
+        # The API's object has another UID.
         mirror = pods.api.pod(f"static-{NODE}")["metadata"]
         assert mirror["annotations"]["kubernetes.io/config.mirror"] != mirror["uid"]
     finally:

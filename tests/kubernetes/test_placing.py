@@ -24,12 +24,13 @@ def test_ten_do_not_fit_where_eight_and_eight_are_free_and_the_event_says_so(
 ) -> None:
     (node,) = simulated.create(1, (8, 8))
     pods.create(pod("ten", container(limits={MEMORY: 10}), **on(node)))
-    # Not the first reason: the extender may be asked before its watch has told of a node this new.
+    # The first reason may be another one: the scheduler may ask before the extender's watch knows this new
+    # node.
     reasons = pods.wait_for_reason("ten", "10 GiB asked")
     assert "8 GiB" in reasons, reasons
 
 
-def test_while_the_extender_is_down_who_asks_waits_with_an_event_and_others_do_not(
+def test_while_the_extender_is_down_pods_that_ask_wait_with_an_event_and_others_do_not(
     extender: Extender, simulated: SimulatedNodes, pods: Pods
 ) -> None:
     (node,) = simulated.create(1, (15,))
@@ -42,7 +43,7 @@ def test_while_the_extender_is_down_who_asks_waits_with_an_event_and_others_do_n
         assert "nodeName" not in pods.api.pod("asks")["spec"]
     finally:
         extender.daemon.start()
-    # This scheduler tries again what has failed after a minute, or when something changes on a node.
+    # This scheduler tries a failed pod again after a minute, or when something changes on a node.
     pods.api.patch_node(node, {"metadata": {"labels": {"test.invalid/changed": ""}}})
     pods.wait_until_bound(2)
 
@@ -50,7 +51,7 @@ def test_while_the_extender_is_down_who_asks_waits_with_an_event_and_others_do_n
 def test_members_of_a_group_are_bound_where_their_places_are_held_and_one_too_many_waits(
     extender: Extender, simulated: SimulatedNodes, pods: Pods
 ) -> None:
-    """This scheduler knows no groups and binds each member as it is asked for."""
+    """This scheduler knows no groups, and binds each member by itself."""
     names = simulated.create(2, (16, 16))
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}

@@ -1,8 +1,8 @@
-"""What becomes of a pod's slices as its containers come and go: the ledger is what runs, at each step.
+"""A pod's slices as its containers start and end: the ledger has what runs, at each step.
 
-Sidecars (init containers that are restarted always) are newer than this kubelet. Their containers, on a real
-runc, are in tests/integration/pods, and the plugin's part is in
-tests/unit/kubernetes/device_plugin/test_decisions.py.
+Sidecars (init containers that are always restarted) are newer than this kubelet. tests/integration/pods runs
+their containers on a real runc, and tests/unit/kubernetes/device_plugin/test_decisions.py has the plugin's
+part.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from .services import DevicePlugin
 from .simulated import assignment
 
 MEMORY, CORES = "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores"
-#: A container that ends well when it is told.
+#: A container that ends with status 0 on SIGUSR1.
 WAITS = ("sh", "-c", "trap 'exit 0' USR1; while :; do sleep 0.1; done")
 
 
 def running(cluster: Cluster) -> list[dict[str, Any]]:
-    """What containers that run have; what is reserved for others is left out."""
+    """The rows of containers that run; reservations are left out."""
     return [row for row in cluster.node.json("ps") if row["pid"]]
 
 
 def row_of(cluster: Cluster, pods: Pods, name: str, container_name: str) -> dict[str, Any]:
-    """What that container of a pod has, whichever of its lives it is in; {}: nothing."""
+    """The row of that container of a pod, before or after a restart; {}: there is none."""
     status = pods.api.pod(name)["status"]
     for kind in ("initContainerStatuses", "containerStatuses"):
         for each in status.get(kind, ()):
             if each["name"] == container_name:
                 container_id = each.get("containerID", "").removeprefix("containerd://")
                 return next((row for row in running(cluster) if row["container_id"] == container_id), {})
-    return {}  # kubelet has said nothing yet
+    return {}  # kubelet has reported nothing yet
 
 
 def wait_for_row(cluster: Cluster, pods: Pods, name: str, container_name: str, other_than: int = 0) -> None:
-    """Until that container runs, in another process than `other_than`."""
+    """Waits until that container runs, in another process than `other_than`."""
     until(
         lambda: row_of(cluster, pods, name, container_name).get("pid", other_than) != other_than,
         f"{container_name} runs",
@@ -54,7 +54,7 @@ def wait_for_row(cluster: Cluster, pods: Pods, name: str, container_name: str, o
 
 
 def assert_all_is_offered(cluster: Cluster) -> None:
-    """For as long as it takes the plugin to look and the kubelet to say."""
+    """The node must offer everything for as long as the plugin and the kubelet need to report a change."""
     deadline = time.monotonic() + 4
     while time.monotonic() < deadline:
         assert cluster.api.node(NODE)["status"]["allocatable"][MEMORY] == "60"
@@ -62,7 +62,7 @@ def assert_all_is_offered(cluster: Cluster) -> None:
 
 
 def reserved_on(cluster: Cluster, name: str) -> bool:
-    """Whether the node says that something is reserved for the pod."""
+    """Whether the node reports a reservation for the pod."""
     told = json.loads(cluster.api.node(NODE)["metadata"]["annotations"]["yoyoworks.com/xpu-devices"])
     return cluster.api.pod(name)["metadata"]["uid"] in told["reserved"]
 
@@ -76,9 +76,10 @@ def test_init_containers_have_their_own_amounts_one_after_the_other(
     ]
     pods.create(pod("steps", container(limits={MEMORY: 4}), initContainers=init))
     for name, amount, cores in (("first", 10, 50), ("second", 2, None)):
-        # A container of before may have ended a moment ago.
+        # The container before it may have ended a moment ago.
         wait_for_row(cluster, pods, "steps", name)
-        # The scheduler takes off what the pod has at one time: to the others nothing is less.
+        # The scheduler subtracts the pod's own amounts. The plugin must not subtract them from the node once
+        # more.
         until(lambda: reserved_on(cluster, "steps"), "it is reserved")
         assert_all_is_offered(cluster)
         (row,) = running(cluster)
@@ -115,22 +116,22 @@ def test_a_pod_deleted_by_force_leaves_its_place_to_the_next(
         pods.create(pod(name, container(limits={MEMORY: 15})))
     for name in names:
         pods.wait(name, "Running")
-    # The API's object is gone at once; the container runs on until kubelet has noticed.
+    # The API's object is gone at once; the container runs until kubelet notices.
     pods.api.delete_pod("one", grace=0)
     pods.create(pod("next", container(limits={MEMORY: 15})))
     pods.wait("next", "Running")
     assert len({row["device_uuid"] for row in running(cluster)}) == 4
 
 
-def test_what_runs_although_its_pod_has_failed_is_nobody_elses(
+def test_a_container_that_runs_after_its_pod_has_failed_keeps_its_memory(
     assigned: DevicePlugin, cluster: Cluster, pods: Pods
 ) -> None:
-    # The first process of a container ignores SIGTERM: it runs as long as its pod lets it.
+    # The container's first process ignores SIGTERM, so it runs for the pod's whole grace period.
     pods.create(pod("late", container(limits={MEMORY: 15}), terminationGracePeriodSeconds=60))
     uid = pods.wait("late", "Running")["metadata"]["uid"]
     (row,) = running(cluster)
-    # At a deadline's end this kubelet says that the pod has failed before its containers have ended; newer
-    # ones say it afterwards. A phase that the test writes itself would be written back by the kubelet.
+    # At a deadline this kubelet reports the pod as failed before its containers have ended; newer ones report
+    # it afterwards. The test cannot write the phase itself: the kubelet would write it back.
     pods.api.patch_pod("late", {"spec": {"activeDeadlineSeconds": 1}})
 
     def is_of_others() -> bool:

@@ -1,4 +1,4 @@
-"""A pod of the runtime class, from the API server to its container: what the runtime does by itself."""
+"""A pod of the runtime class, from the API server to its container, without plugin and extender."""
 
 from __future__ import annotations
 
