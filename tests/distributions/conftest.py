@@ -1,4 +1,4 @@
-"""Roots of Debian's releases, each for one test: `root("trixie")`, and this repository in them."""
+"""Roots of Debian's releases, one for each test: `root("trixie")`. They hold this repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .root import Root
 
 @pytest.fixture
 def root() -> Iterator[Callable[..., Root]]:
-    """Enters roots, and closes them when the test ends; arguments as Root's."""
+    """Enters roots with Root's arguments, and closes them when the test ends."""
     entered: list[Root] = []
 
     def enter(suite: str, *, packages: Sequence[str] = (), network: bool = True) -> Root:

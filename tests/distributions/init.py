@@ -1,8 +1,8 @@
-"""The first process of an entered root: init.py PLAN, in namespaces of its own that root.py made.
+"""The first process of an entered root: init.py PLAN, in the namespaces that root.py has made.
 
-Makes the mounts, moves into the root, says so in one line, and from then on reaps what is left to it, as an
-init has to. It ends, and all that runs in the root with it, when its standard input does: when the test has
-ended, however that was. PLAN is JSON; root.py writes it.
+It makes the mounts, moves into the root, and prints one line. Then it reaps orphaned processes, as an init
+must. When its standard input closes, because the test has ended or died, it ends with everything in the root.
+PLAN is JSON; root.py writes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def mount(*words: str) -> None:
 
 
 def make_mounts(plan: dict[str, object], root: str) -> None:
-    # What changes in the root, which many tests share, is kept on a tmpfs: it may be on an overlay itself.
+    # Many tests share the root, so changes go to a tmpfs. The root itself may be on an overlay.
     above = str(plan["scratch"])
     mount("-t", "tmpfs", "-o", "mode=755", "above", above)
     for name in ("upper", "work", "root"):
@@ -41,7 +41,7 @@ def make_mounts(plan: dict[str, object], root: str) -> None:
         place = root + target
         os.makedirs(place if os.path.isdir(source) else os.path.dirname(place), exist_ok=True)
         if not os.path.isdir(source) and (os.path.islink(place) or not os.path.exists(place)):
-            # In place of a link too, as resolv.conf may be one.
+            # A link is replaced too: resolv.conf may be one.
             if os.path.lexists(place):
                 os.unlink(place)
             open(place, "w").close()
@@ -49,7 +49,7 @@ def make_mounts(plan: dict[str, object], root: str) -> None:
 
 
 def make_cgroups(hierarchies: list[list[str]], root: str) -> None:
-    """Every hierarchy at its place; the namespace makes this root's own cgroup the top of each."""
+    """Mounts every hierarchy; the namespace shows this root's own cgroup as the top of each."""
     if hierarchies and not any(target == "/sys/fs/cgroup" for target, _, _ in hierarchies):
         mount("-t", "tmpfs", "-o", "mode=755", "cgroup", f"{root}/sys/fs/cgroup")
     for target, kind, options in hierarchies:
@@ -58,7 +58,7 @@ def make_cgroups(hierarchies: list[list[str]], root: str) -> None:
 
 
 def make_dev(folder: str) -> None:
-    """A /dev of its own: what is made or linked in it does not reach this machine's."""
+    """A /dev of its own: nodes and links that are made in it do not reach this machine's."""
     kept = [name for name in _NODES if os.path.exists(f"/dev/{name}")]
     mount("-t", "tmpfs", "-o", "mode=755", "dev", folder)
     for name in kept:
@@ -77,7 +77,7 @@ def make_dev(folder: str) -> None:
 def move_into(root: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     os.mkdir(f"{root}/old-root")
-    # Not every util-linux has the program pivot_root any more (Debian's from 2.42 on does not).
+    # util-linux no longer has the program pivot_root everywhere (Debian's lacks it from 2.42 on).
     if libc.pivot_root(root.encode(), f"{root}/old-root".encode()) != 0:
         raise OSError(ctypes.get_errno(), "pivot_root", root)
     os.chdir("/")

@@ -1,10 +1,10 @@
-"""A minimal root of a Debian release, and what it takes to work in it as on a machine of its own.
+"""A minimal root of a Debian release, for work in it as on a machine of its own.
 
-`prepare` makes the root from Debian's packages with mmdebstrap, once, below build/distributions. `Root`
-enters a copy of it (an overlay in memory) with mount, PID and cgroup namespaces of its own: with /proc, /sys,
-a /dev of its own, and /run and /tmp empty. It has no init system; its first process is init.py. What is done
-in it goes when it is closed. When the test is killed, processes and mounts go too; its cgroups (xpu-root-*)
-and a folder below build/distributions stay.
+`prepare` makes the root once from Debian's packages with mmdebstrap, below build/distributions. `Root` enters
+a copy (an overlay in memory) with mount, PID and cgroup namespaces of its own, with /proc, /sys, a /dev of
+its own, and an empty /run and /tmp. It has no init system; its first process is init.py. Changes in it are
+lost when it is closed. If the test is killed, processes and mounts go too; the cgroups (xpu-root-*) and a
+folder below build/distributions stay.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from support import REPOSITORY
 CACHE = REPOSITORY / "build" / "distributions"
 _PACKAGES = ("ca-certificates",)
 _OPTIONS = (
-    # Others' documentation is of no use here, and nobody needs the files to outlive a power cut.
+    # Other packages' documentation is not needed, and the files need not outlive a power cut.
     "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-include=/usr/share/doc/xpu-*",
     "--dpkgopt=path-exclude=/usr/share/locale/*", "--dpkgopt=force-unsafe-io",
-    # A mirror's copy of what is still being developed may be some weeks old.
+    # A mirror's copy of a release in development may be some weeks old.
     '--aptopt=Acquire::Check-Valid-Until "false"', '--aptopt=Acquire::Languages "none"',
-    # A package that was fetched stays in the cache, for the next root of this release.
+    # A downloaded package stays in the cache for the next root of this release.
     '--aptopt=Binary::apt::APT::Keep-Downloaded-Packages "true"',
 )  # fmt: skip
-#: How this machine reaches packages: files that take the place of the root's, and variables.
+#: How this machine reaches packages: files that replace the root's, and variables.
 _NETWORK_FILES = (
     "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf",
     "/root/.config/pip/pip.conf",
@@ -46,14 +46,14 @@ _PATIENCE = 60
 
 
 class RootError(Exception):
-    """There is no such root, or it cannot be entered; says why."""
+    """There is no such root, or it cannot be entered; the message says why."""
 
 
 def prepare(suite: str, packages: Sequence[str] = ()) -> Path:
-    """The folder with a release's minimal root and these packages, made where it is missing.
+    """The folder with a release's minimal root and these packages; made if it is missing.
 
-    It is not to be changed: `Root` enters a copy. Its name says what it was made from. RootError if the
-    packages cannot be had.
+    Nobody may change it: `Root` enters a copy. Its name is a digest of what it was made from. RootError if
+    the packages cannot be had.
     """
     wanted = [*_PACKAGES, *packages]
     recipe = json.dumps([suite, wanted, _OPTIONS])
@@ -64,7 +64,7 @@ def prepare(suite: str, packages: Sequence[str] = ()) -> Path:
         if not folder.is_dir():
             unfinished = CACHE / f"{suite}-being-made"
             shutil.rmtree(unfinished, ignore_errors=True)
-            # Were it killed, /proc and /sys would else stay mounted in the folder.
+            # In a mount namespace: after a kill, /proc and /sys would otherwise stay mounted in the folder.
             command = ["unshare", "--mount", "--propagation=private", "mmdebstrap", "--variant=minbase"]
             command += [f"--include={','.join(wanted)}", *_OPTIONS, suite, str(unfinished), mirror()]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -75,7 +75,7 @@ def prepare(suite: str, packages: Sequence[str] = ()) -> Path:
 
 
 def own_suite() -> str:
-    """The release of this machine, as `bookworm`; "" where it has none."""
+    """The release of this machine, such as `bookworm`; "" if it has none."""
     return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
 
 
@@ -91,12 +91,12 @@ def mirror() -> str:
 
 
 class Root:
-    """A root of one Debian release, with these packages more, entered; `close` it.
+    """An entered root of one Debian release, with these packages besides; `close` it.
 
-    `run` runs a command in it; `path` is where its files are for this process. Without `network` not even the
-    loopback device is up; apt still has what roots of this release have downloaded before. Its cgroups are
-    mounted as this machine's are ("own"), as on a machine that has no others than v2's ("v2"), or not at all
-    ("none"). `binds`: files and folders of this machine, and where they are in it.
+    `run` runs a command in it; `path` is where this process finds its files. Without `network` even the
+    loopback device is down; apt still has what roots of this release have downloaded before. Its cgroups are
+    mounted as on this machine ("own"), as on a machine with only v2 ("v2"), or not at all ("none"). `binds`:
+    files and folders of this machine, and their places in the root.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Root:
         self._cgroups.move("init", self._first)
 
     def path(self, inside: str) -> Path:
-        """Where the absolute path `inside` it is for this process. Absolute links in it lead outside."""
+        """Where this process finds the root's absolute path `inside`. Absolute links in it lead outside."""
         return Path(f"/proc/{self._first}/root{inside}")
 
     def run(
@@ -165,7 +165,8 @@ class Root:
         cwd: str = "/root",
         environ: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command as root, in a fresh environment but for what leads to packages, and `environ`.
+        """Runs a command as root with a fresh environment, the variables for packages' networks, and
+        `environ`.
 
         `timeout` is in seconds.
         """
@@ -180,7 +181,7 @@ class Root:
         )  # fmt: skip
 
     def programs(self) -> list[str]:
-        """What runs in it beside its first process: the names of the programs."""
+        """The names of the programs that run in it, without its first process."""
         found = [(self.path("/proc") / pid / "comm").read_text().strip() for pid in self._pids()]
         return sorted(found)
 
@@ -188,7 +189,7 @@ class Root:
         return [name for name in os.listdir(self.path("/proc")) if name.isdigit() and name != "1"]
 
     def close(self) -> None:
-        """Ends all that runs in it, and removes what is left of it."""
+        """Ends all its processes, and removes what is left of it."""
         if self._init.stdin is not None and not self._init.stdin.closed:
             self._init.communicate()
         self._cgroups.remove()
@@ -196,7 +197,9 @@ class Root:
         shutil.rmtree(self._scratch)
 
     def _fetch_archives(self) -> None:
-        """Packages that other roots have downloaded; a link each, for apt locks a folder of archives."""
+        """Hard links to other roots' downloaded packages: apt locks its folder of archives, so each root has
+        its own.
+        """
         self._archives.mkdir(exist_ok=True)
         for file in self._archives.glob("*.deb"):
             os.link(file, self._scratch / "archives" / file.name)
@@ -208,7 +211,7 @@ class Root:
 
 
 class _Cgroups:
-    """A cgroup in each of this machine's hierarchies. Processes are in its child `init`, as v2 wants it."""
+    """A cgroup in each of this machine's hierarchies. v2 requires the processes to be in a child, `init`."""
 
     def __init__(self, name: str) -> None:
         #: Mount point, type of file system, options.
@@ -218,7 +221,7 @@ class _Cgroups:
             top.mkdir()
             for folder in (top, top / "init"):
                 folder.mkdir(exist_ok=True)
-                # Of v1: without these a cgroup takes no process.
+                # A v1 cgroup accepts no process without these.
                 for file in ("cpuset.cpus", "cpuset.mems"):
                     if (folder / file).exists() and not (top.parent / "cgroup.controllers").exists():
                         (folder / file).write_text((folder.parent / file).read_text())
@@ -233,7 +236,7 @@ class _Cgroups:
             (top / child / "cgroup.procs").write_text(str(pid))
 
     def remove(self) -> None:
-        """Removes them with all below; processes that have been killed are given time to be gone."""
+        """Removes them with everything below; waits for killed processes to end."""
         for top in self._tops:
             for folder, _, _ in os.walk(top, topdown=False):
                 deadline = time.monotonic() + _PATIENCE

@@ -1,5 +1,6 @@
-"""Steps of an image's build, with our runtime in front of each builder: what a step gets, and that it leaves
-nothing of the driver in the image."""
+"""Steps of an image's build, with our runtime in front of each builder: the slice of a step, and an image
+without files of the driver.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from .ways import IMAGE, Docker
 
 pytestmark = pytest.mark.timeout(900)
 
-#: What a step leaves in the image without us: buildah has a file mounted there.
+#: Files that a step leaves in the image without our runtime: buildah mounts a file there.
 BY_BUILDER = {"podman": {"etc/hostname"}}
-#: As CUDA's images are; a step that says what it has, and one that changes the image.
+#: The variables of CUDA's images; a step that prints its slice, and one that changes the image.
 DOCKERFILE = """\
 FROM image:1
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -30,7 +31,7 @@ RUN touch /made-by-the-step
 
 
 class Docker20(Docker):
-    """dockerd with our runtime as its default, and, under runc's name, as that of its BuildKit."""
+    """dockerd with our runtime as its default; BuildKit calls our runtime too, under runc's name."""
 
     def __init__(self, machine: Root) -> None:
         programs = machine.path("/usr/local/sbin")
@@ -44,7 +45,7 @@ class Docker20(Docker):
 
 
 class Build:
-    """One way to build, and to have what the image has more than the one that it was made from."""
+    """Builds an image with one builder, and lists the files of images."""
 
     def __init__(self, machine: Root, builder: str) -> None:
         self.machine = machine
@@ -53,7 +54,7 @@ class Build:
         (folder / "Dockerfile").write_text(DOCKERFILE)
         self._environ = {"DOCKER_BUILDKIT": "1" if builder == "BuildKit" else "0"}
         podman = ["podman", "--storage-driver=vfs", "--cgroup-manager=cgroupfs"]
-        # Where root may not raise them (CAP_SYS_RESOURCE), podman's own limits would stop every container.
+        # podman's own limits would stop every container: raising them needs CAP_SYS_RESOURCE.
         limits = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"]
         if builder == "podman":
             self._engine = [*podman, "--runtime=/usr/bin/xpu-container-runtime"]
@@ -68,14 +69,14 @@ class Build:
             )
 
     def build(self, *options: str) -> str:
-        """What the build says."""
+        """The output of a build."""
         command = [*self._build, "--no-cache", "--network=none", *options, "--tag=built:1", "/run/build"]
         done = self.machine.run(*command, environ=self._environ)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
     def files(self, image: str) -> dict[str, tuple[int, str]]:
-        """All of an image, by path: sizes, and where links lead."""
+        """All files of an image by path: size, and target of a link."""
         out = f"/run/build-{image.replace(':', '-')}.tar"
         made = self.machine.run(*self._engine, "save", "--output", out, image)
         assert made.returncode == 0, made.stdout
@@ -104,20 +105,21 @@ def test_a_step_of_a_build(root: Callable[..., Root], debs: list[Path], builder:
     image_in(machine)
     topology = "1xT4-R580" if builder == "podman" else "1xT4"
     assert machine.run("xpu", "sim", "up", "--topology", topology).returncode == 0
-    # buildah calls the runtime in a mount namespace of its own, where the simulated driver takes it for a
-    # container's process: that needs the nodes, which every real node has, and may set no limit by R615.
+    # buildah calls the runtime in a mount namespace of its own, and the simulated driver takes it for a
+    # process of a container. So it needs the device nodes, which every real node has, and may set no limit by
+    # R615.
     assert machine.run("cp", "-a", "/run/xpu/sim/root/dev/.", "/dev").returncode == 0
     build = Build(machine, builder)
     before = build.files("image:1")
 
     expected = {"made-by-the-step", *BY_BUILDER.get(builder, ())}
-    # A step that asks for nothing itself gets nothing, whatever is in use.
+    # A step that asks for nothing gets nothing, whatever is in use.
     said = build.build()
     assert "memory of the step: not asked for" in said
     assert "nvidia" not in said.replace("grep nvidia", "").replace("NVIDIA", "")
     assert new(before, build.files("built:1")) == expected
 
-    # One that asks gets its slice, and that leaves nothing behind.
+    # A step that asks gets its slice, which leaves nothing behind.
     said = build.build("--build-arg=XPU_MEM=4G")
     assert "memory of the step: 4G" in said
     assert "4096 MiB free of 4096 MiB" in said
@@ -127,5 +129,5 @@ def test_a_step_of_a_build(root: Callable[..., Root], debs: list[Path], builder:
 
 
 def new(before: dict[str, tuple[int, str]], after: dict[str, tuple[int, str]]) -> set[str]:
-    """What is in the second one alone, or is another."""
+    """Names in the second image that are not in the first, or differ there."""
     return {path for path, is_now in after.items() if before.get(path) != is_now}

@@ -1,4 +1,4 @@
-"""A newcomer's machine is not always the Debian that this is developed on: the demo runs on newer ones."""
+"""`make demo` on a fresh machine of newer Debians than the one that we develop on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from support import REPOSITORY
 
 from .root import Root
 
-# The first time, each downloads a hundred packages.
+# The first run of each downloads a hundred packages.
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("suite", ["trixie", "forky"])
 def test_make_demo_on_a_fresh_machine(root: Callable[..., Root], suite: str) -> None:
-    # What the README says that it takes; all else `make demo` gets itself.
+    # The packages that the README requires; `make demo` gets everything else itself.
     machine = root(suite, packages=["make", "python3"])
     clone(machine, "/root/xpu")
     done = machine.run("make", "demo", cwd="/root/xpu", timeout=600)
@@ -27,7 +27,7 @@ def test_make_demo_on_a_fresh_machine(root: Callable[..., Root], suite: str) -> 
 
 
 def clone(machine: Root, folder: str) -> None:
-    """Puts this working tree, without what is built or ignored, into a folder of the machine."""
+    """Copies this working tree, without built or ignored files, into a folder of the machine."""
     machine.path(folder).mkdir()
     command = 'git ls-files -z --cached --others --exclude-standard | tar --null -T - -c | tar -x -C "$0"'
     subprocess.run(["sh", "-c", command, machine.path(folder)], cwd=REPOSITORY, check=True)

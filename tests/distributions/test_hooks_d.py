@@ -1,4 +1,4 @@
-"""podman calls our hook by the package's hooks.d files, whichever runtime it has: an annotation asks."""
+"""podman calls our hook by the package's hooks.d files, with any low-level runtime: an annotation asks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(900)
 
 _PODMAN = [
     "podman", "--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--runtime=runc", "run", "--network=none",
-    # Where root may not raise them (CAP_SYS_RESOURCE), podman's own limits would stop every container.
+    # podman's own limits would stop every container: raising them needs CAP_SYS_RESOURCE.
     "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024",
 ]  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_an_annotation_asks_for_a_slice_without_a_runtime_of_ours(
     done = podman("--rm", "--annotation=yoyoworks.com/xpu-mem=8G", "true")
     assert done.returncode == 126
     assert "xpu: refused: no device has 8G of memory free" in done.stdout
-    # Who has no annotation is not looked at.
+    # Without the annotation, a container gets nothing.
     done = podman("--rm", "--env=XPU_MEM=8G", "true")
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -67,10 +67,10 @@ exec /usr/sbin/runc --root /run/other "$@"
 """
 
 
-def test_podman_s_later_commands_reach_what_conmon_s_create_used(
+def test_podmans_later_commands_reach_the_runtime_that_conmon_called(
     root: Callable[..., Root], debs: list[Path]
 ) -> None:
-    """conmon_env_vars (containers.conf(5)) are for conmon alone: podman calls start, exec and delete."""
+    """conmon_env_vars (containers.conf(5)) reach conmon alone: podman itself calls start, exec and delete."""
     machine = with_podman(root, debs)
     other = machine.path("/opt/other")
     other.write_text(_OTHER)
@@ -90,7 +90,7 @@ def test_podman_s_later_commands_reach_what_conmon_s_create_used(
             assert done.returncode == 0, (later, done.stdout)
         assert json.loads(machine.run("xpu", "ps", "--json").stdout) == []
         assert list(machine.path("/run/xpu").glob("created/*")) == []
-    # One that does not start leaves nothing either.
+    # A container that does not start leaves nothing either.
     done = machine.run(*podman, "--rm", "--env=XPU_MEM=40G", "--rootfs", IMAGE, "true")
     assert (done.returncode, "refused" in done.stdout) == (126, True)
     assert list(machine.path("/run/xpu").glob("created/*")) == []

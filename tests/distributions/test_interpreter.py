@@ -1,4 +1,4 @@
-"""A distribution moves to another Python below an installed tree: a bundle by another version is not read."""
+"""A distribution gets another Python while our tree is installed: a bundle of another version is not read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .root import Root, own_suite
 pytestmark = pytest.mark.timeout(900)
 
 _LIB = "lib/xpu-container-runtime"
-#: Releases whose Python is not that of this machine, which writes the first bundle.
+#: Releases with another Python than this machine's, which writes the first bundle.
 _OTHERS = [suite for suite in ("bookworm", "trixie", "forky") if suite != own_suite()]
 _FROM_BUNDLE = """
 import sys
@@ -47,7 +47,7 @@ def test_a_tree_starts_with_a_bundle_that_another_python_wrote(
     assert (loader_here(), loader_there()) == ("Bundle\n", "SourceFileLoader\n")
     hook = machine.run("/opt/prefix/bin/xpu-container-runtime-hook")
     assert hook.stdout.startswith("xpu: usage: xpu-container-runtime-hook STAGE")
-    # As the package does when the distribution's Python has changed.
+    # The package does this when the distribution's Python has changed.
     assert machine.run("python3", "-IS", f"/opt/prefix/{_LIB}/precompile.py").stdout == ""
     assert loader_there() == "Bundle\n"
     shutil.copy(machine.path("/opt") / "prefix" / _LIB / "python" / "start.bundle", here / _LIB / "python")

@@ -1,8 +1,8 @@
-"""A node without Python: the image puts the runtime on it, containers run with it, and all of it
-goes again.
+"""A node without Python: the image installs the runtime on it, containers run with it, and the runtime is
+removed without a trace.
 
-The image is run as the DaemonSet's containers are, privileged and with the node's processes, by the node's
-containerd. A restart by systemd, and what its timer does, are tests/machine's to show.
+The node's containerd runs the image as it runs the DaemonSet's containers, privileged and in the node's PID
+namespace. tests/machine covers the restart by systemd and its timer.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class Node:
         (pod / "keys/keys").write_text(_KEY)
         self.restart()
         self.done("ctr", "images", "import", "--snapshotter", "native", "/run/image.tar")
-        # ctr can run an image as no other user than it says.
+        # ctr runs an image only as the user that the image names.
         machine.path(_ROOT).mkdir()
         self.done("ctr", "images", "mount", "--rw", "--snapshotter", "native", _NAME, _ROOT)
         image_in(machine)
 
     def done(self, *command: str, timeout: float = 120) -> str:
-        """What it says; it has to succeed."""
+        """Runs a command, which must succeed; returns its output."""
         done = self.machine.run(*command, timeout=timeout)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
     def restart(self) -> None:
-        """containerd, as its unit would: containers go on."""
+        """Restarts containerd as its unit does: containers continue to run."""
         self.machine.run("sh", "-c", "test ! -e /run/containerd.pid || kill $(cat /run/containerd.pid)")
         serve = "containerd --root /run/c-root --state /run/c-state"
         self.done(
@@ -75,7 +75,8 @@ class Node:
 
     def pod(self, *words: str, environ: Sequence[str] = (), folder: str = "") -> list[str]:
         """The command that runs `xpu kubernetes WORDS` as a container of the DaemonSet, with a service
-        account in `folder`."""
+        account in `folder`.
+        """
         account = "/var/run/secrets/kubernetes.io/serviceaccount"
         mounts = [f"--mount=type=bind,src={folder},dst={account},options=rbind:ro"] if folder else []
         mounts += [
@@ -98,7 +99,7 @@ class Node:
 
 @pytest.fixture
 def node(request: pytest.FixtureRequest, kubernetes_image: Path) -> Iterator[Node]:
-    """A node; with Python as well, where a test asks for that."""
+    """A node; with Python too, if the test asks for it."""
     more = getattr(request, "param", ())
     machine = Root("bookworm", packages=(*_PACKAGES, *more), network=False)
     try:
@@ -129,7 +130,7 @@ def test_the_runtime_comes_from_the_image_and_goes_when_nothing_calls_it_any_mor
     assert keys.read_text() == _KEY
     assert oct(keys.stat().st_mode & 0o777) == "0o600"
 
-    # Again: there is nothing to do, and nothing to undo twice.
+    # A second time there is nothing to do, and later nothing to undo twice.
     node.restart()
     assert "restart it" not in node.done(*node.pod("install-node"))
 
@@ -151,7 +152,7 @@ def test_the_runtime_comes_from_the_image_and_goes_when_nothing_calls_it_any_mor
     assert "/opt/xpu stays for" in said
     assert "sleeper" in said
     assert node.text("/etc/containerd/config.toml") == before
-    # As long as it may be called, the runtime gives nothing to a pod that nobody has placed.
+    # As long as something may call it, the runtime gives nothing to a pod without an assignment.
     assert "require_assignment: true" in node.text("/etc/xpu/config.yaml")
     assert not node.exists("/etc/xpu/kubernetes/keys")
     assert node.done("ctr", "task", "exec", "--exec-id", "e1", "sleeper", "echo", "goes on") == "goes on\n"
@@ -186,7 +187,7 @@ def test_a_command_on_the_node_has_the_pods_service_account(node: Node) -> None:
 
     done = node.machine.run(*node.pod("on-node", "status", environ=where, folder="/run/account"))
 
-    # It has come as far as to the connection, so it has found the certificate and the token.
+    # It has come as far as the connection, so it has found the certificate and the token.
     assert done.returncode == 1
     assert "127.0.0.1:7 cannot be reached" in done.stdout
 

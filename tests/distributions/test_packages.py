@@ -1,5 +1,6 @@
 """On each Debian, with its own Python, runtimes and engines: apt installs the packages without a network, and
-the main job is done on the simulated device."""
+a container has its slice of the simulated device.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +20,20 @@ from support import GIB, REPOSITORY
 from .root import Root
 from .ways import IMAGE, WAYS, Crun, Runc, Way
 
-# The first time, a root is made of two hundred packages.
+# The first run makes a root of two hundred packages.
 pytestmark = pytest.mark.timeout(900)
 
 _ENGINES = ("busybox-static", "containerd", "crun", "docker.io", "python3", "runc")
-#: By the release, what is installed from its archive.
+#: By release, the packages that are installed from its archive.
 PACKAGES = {
     "bullseye": _ENGINES,
     "bookworm": _ENGINES,
     "trixie": (*_ENGINES, "docker-cli"),
     "forky": (*_ENGINES, "docker-cli"),
 }
-#: What containers are run with, by the cgroups that are mounted: those that this machine has, or v2 alone.
-#: crun does not run beside cgroup v1 where v2 has a controller too, and ctr 2 not on a v2 without the cpu
-#: controller: both are this machine's to say.
+#: The ways to run containers, by the mounted cgroups: this machine's, or v2 alone. crun does not run with
+#: cgroup v1 if v2 has a controller too, and ctr 2 not on a v2 without the cpu controller; both depend on this
+#: machine.
 VIEWS = {"own": ("runc", "containerd", "docker"), "v2": ("runc", "crun", "docker")}
 OWN = [pytest.param((suite, "own"), id=f"{suite}-own") for suite in PACKAGES]
 JOBS = [
@@ -42,12 +43,12 @@ JOBS = [
     for way in ways
 ]
 
-#: Where the package has what is not for people.
+#: The package's folder of programs that people do not call.
 LIB = "/usr/lib/xpu-container-runtime"
 
 
 def install(machine: Root, debs: list[Path]) -> subprocess.CompletedProcess[str]:
-    """What docs/how-to/install.md says, without a network."""
+    """Installs as docs/how-to/install.md says, without a network."""
     machine.path("/run/debs").mkdir(exist_ok=True)
     for deb in debs:
         shutil.copy(deb, machine.path("/run/debs"))
@@ -56,13 +57,13 @@ def install(machine: Root, debs: list[Path]) -> subprocess.CompletedProcess[str]
 
 
 def image_in(machine: Root) -> None:
-    """The image that containers are run from, at IMAGE."""
+    """Unpacks the image for containers at IMAGE."""
     image.make(str(machine.path(IMAGE)), [str(REPOSITORY / "build" / "probe" / "cuda-probe")])
 
 
 @pytest.fixture(scope="module")
 def machine(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Root]:
-    """A root with the packages installed, and a simulated T4."""
+    """A machine with the packages installed, and a simulated T4."""
     suite, view = request.param
     entered = Root(suite, packages=PACKAGES[suite], network=False, cgroups=view)
     try:
@@ -82,7 +83,7 @@ def way(machine: Root, request: pytest.FixtureRequest) -> Way:
 
 
 def told(machine: Root, *command: str) -> Any:
-    """What `xpu ... --json` prints."""
+    """The output of `xpu ... --json`."""
     done = machine.run("xpu", *command, "--json")
     assert done.returncode == 0, done.stdout
     return json.loads(done.stdout)
@@ -102,15 +103,15 @@ def test_the_main_job(machine: Root, way: Way) -> None:
 @pytest.mark.parametrize(
     "machine", [pytest.param((suite, "v2"), id=suite) for suite in PACKAGES], indirect=True, scope="module"
 )
-def test_a_refusal_is_the_last_that_is_logged_in_front_of_crun(machine: Root) -> None:
-    """Engines show people that line. In hook mode it is crun's own, with the hook's exit status alone."""
+def test_a_refusal_is_the_last_line_of_cruns_log(machine: Root) -> None:
+    """Engines show people the last line. In hook mode it is crun's own, with only the hook's exit status."""
     for mode, said in (("auto", "refused: no device has 100G of memory"), ("hook", "error executing hook")):
         done = Crun(machine, mode).run(["XPU_MEM=100G"], "true")
         assert done.returncode != 0
         # crun 1.28 writes an object over several lines.
         *_, last = re.findall(r"^ *.*\"msg\": *\"(.*?)\",", done.stdout, re.MULTILINE)
         assert said in last, done.stdout
-        # Whoever told the engine, the reason is there.
+        # In both modes the event has the reason.
         assert "no device has 100G of memory" in machine.run("xpu", "events").stdout.splitlines()[-1]
 
 
@@ -141,7 +142,7 @@ def has_own_v2_folder(machine: Root, pid: int) -> bool:
 
 @pytest.mark.parametrize("machine", OWN, indirect=True, scope="module")
 def test_a_start_imports_the_bundle_and_only_c_halves(machine: Root) -> None:
-    # The whole modules would cost each start some 15 ms more, on every Python alike.
+    # The whole modules would cost each start some 15 ms, on every Python.
     code = f"""
 import sys
 sys.path.insert(0, "{LIB}/python")
@@ -168,8 +169,9 @@ def test_the_doctor_finds_no_problem(machine: Root) -> None:
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
 @pytest.mark.parametrize("machine", [pytest.param(("bullseye", "own"), id="bullseye")], indirect=True)
-def test_where_runc_makes_no_cgroup_for_it_the_driver_holds_no_limit(machine: Root, mode: str) -> None:
-    # Its runc 1.0 does not where cgroup v1 is mounted too, and whether it will is known only once it has.
+def test_the_driver_holds_no_limit_if_runc_makes_no_cgroup(machine: Root, mode: str) -> None:
+    # If cgroup v1 is mounted too, runc 1.0 makes no v2 cgroup. The runtime learns this only after runc is
+    # done.
     way = Runc(machine, mode)
     way.start("held", ["XPU_MEM=4G"], "cuda-probe", "alloc", "3000", "--hold")
     (held,) = told(machine, "ps")

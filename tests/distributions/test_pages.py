@@ -1,5 +1,6 @@
-"""The pages that people follow: each command of a tutorial or a how-to is run, with real engines, as
-support.pages reads them. tests/kubernetes/test_installation.py follows the page of a cluster."""
+"""Each command of the tutorials and how-tos is run, with real engines; support.pages reads the pages.
+tests/kubernetes/test_installation.py follows the page of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _PAGES = [
     for page in sorted((REPOSITORY / "docs" / folder).glob("*.md"))
     if "```console" in page.read_text() and page.name != "cluster.md"
 ]
-#: Of a machine without systemd, what the pages ask of it.
+#: The pages' commands for systemd, which these machines do not have.
 _SYSTEMCTL = """#!/bin/sh
 case "$*" in
 "reload docker") kill -HUP "$(pidof dockerd)" && sleep 1 ;;
@@ -39,8 +40,8 @@ case "$*" in
 *) echo "systemctl $*: not on this machine" >&2; exit 1 ;;
 esac
 """
-#: podman's, of a machine without systemd, a bridge, a cgroup v2 that crun would work with, and rights beyond
-#: these limits; storage that is no overlay on an overlay.
+#: Options of podman on a machine without systemd, without a bridge, without a cgroup v2 that crun works with,
+#: and without the right to raise these limits; the storage is no overlay on an overlay.
 _CONTAINERS = """[containers]
 netns = "none"
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
@@ -57,7 +58,7 @@ graphroot = "/run/p-root"
 
 
 class Reader(Docker):
-    """Somebody who follows a page, in a folder with the packages, on a machine with its engines."""
+    """A reader who follows a page, in a folder with the packages, on a machine with its engines."""
 
     _IMAGE = "debian:12"
     _WHOLE_NAME = f"docker.io/library/{_IMAGE}"
@@ -96,7 +97,7 @@ class Reader(Docker):
         self._done("ctr", "image", "import", "/run/image.tar")
 
     def follow(self, step: pages.File | pages.Command) -> None:
-        """Fails where a command prints something else."""
+        """Carries out a step; the test fails if a command prints something else."""
         if isinstance(step, pages.File):
             # There is no bridge.
             text = step.text.replace("    runtime: xpu\n", "    runtime: xpu\n    network_mode: none\n")

@@ -14,24 +14,24 @@ from .ways import Runc
 
 pytestmark = pytest.mark.timeout(900)
 
-#: As an operator may have written them; each is to come back byte for byte.
+#: Files as an operator may have written them; each must come back byte for byte.
 CONFIGURATIONS = {
     "/etc/docker/daemon.json": '{"debug":false,\n\t"runtimes": {"other": {"path": "/bin/other"} } }',
     "/etc/containerd/config.toml": "# ours\nversion = 2\n\n[debug]\n  level = 'warn' # not more\n",
 }
-#: What apt and dpkg keep of their own; what they have of a package by its name is looked at.
+#: Records of apt and dpkg themselves; their files that are named after a package are compared.
 _OF_APT = (
     "/var/cache/apt/", "/var/cache/debconf/", "/var/lib/apt/", "/var/log/apt/", "/var/log/dpkg.log",
     "/var/lib/dpkg/lock", "/var/lib/dpkg/status", "/var/lib/dpkg/triggers/", "/var/lib/dpkg/updates",
 )  # fmt: skip
-#: The group that the package makes stays, as members may have files: its files are groupadd's.
+#: groupadd's files. The group of the package stays, because files may belong to it.
 _OF_GROUPS = ("/etc/group", "/etc/gshadow", "/etc/.pwd.lock ")
 
 
 def listing(machine: Root) -> set[str]:
     """Each file and folder outside of /run and /tmp: kind, mode, owner, link, and a file's size and time.
 
-    The engines' configuration without its time: it has been written, and is the same again.
+    The engines' configuration is listed without its time: it was changed, and has its old content again.
     """
     common = "%p %y %m %u:%g %l"
     command = ["find", "/", "-xdev", "(", "-type", "d", "-printf", f"{common}\\n", ")", "-o"]
@@ -52,7 +52,7 @@ def done(machine: Root, *command: str) -> str:
 
 
 @pytest.mark.parametrize("suite", PACKAGES)
-def test_nothing_is_left_by_purge_and_the_engines_have_their_configuration_back(
+def test_a_purge_leaves_nothing_and_the_engines_have_their_configuration_back(
     root: Callable[..., Root], debs: list[Path], suite: str
 ) -> None:
     machine = root(suite, packages=PACKAGES[suite], network=False)

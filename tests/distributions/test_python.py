@@ -1,4 +1,4 @@
-"""The distribution moves to another Python below an installed package, and what is compiled follows."""
+"""The distribution gets another Python while the package is installed, and the compiled files follow."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ print(type(xpu_runtime.shim.__loader__).__name__)
 """
 
 
-def test_what_is_compiled_follows_the_distributions_python(
-    root: Callable[..., Root], debs: list[Path]
-) -> None:
+def test_compiled_files_follow_the_distributions_python(root: Callable[..., Root], debs: list[Path]) -> None:
     machine = root("forky", packages=PACKAGES["forky"], network=False)
     theirs = machine.path("/usr/bin/python3").readlink().name
-    # The one before it, as forky had it: Debian 13's, which finds the same libraries here.
+    # Debian 13's, the version before forky's: it finds the same libraries here.
     trixie = prepare("trixie", PACKAGES["trixie"])
     earlier = (trixie / "usr/bin/python3").readlink().name
     assert earlier != theirs
@@ -48,7 +46,7 @@ def test_what_is_compiled_follows_the_distributions_python(
     ran = way.run(["XPU_MEM=4G"], "nvidia-smi")
     assert "/   4096MiB" in ran.stdout, "a container starts before anything is compiled anew"
 
-    # What dpkg does by itself when it has unpacked /usr/bin/python3.
+    # dpkg runs this by itself after it has unpacked /usr/bin/python3.
     machine.run("dpkg-trigger", "--by-package=python3-minimal", "/usr/bin/python3")
     ran = machine.run("dpkg", "--triggers-only", "--pending")
     assert ran.returncode == 0 and "Processing triggers for xpu-container-runtime" in ran.stdout, ran.stdout
@@ -67,7 +65,7 @@ def tag(machine: Root, name: str) -> str:
 
 
 def compiled_for(machine: Root) -> set[str]:
-    """The versions for which there is bytecode of ours."""
+    """The versions for which we have bytecode."""
     paths = machine.run("find", LIB, "-name", "*.pyc").stdout.split()
     assert len(paths) > 100
     return {path.split(".")[-2] for path in paths}

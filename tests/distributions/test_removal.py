@@ -1,5 +1,6 @@
-"""Removal of the package while containers run and engines know it, by apt in Debian 12: nobody is left
-without the program that it calls, and what is no longer called goes."""
+"""apt removes the package on Debian 12 while containers run and engines know it: the programs that something
+calls stay, and everything else goes.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +43,16 @@ def installed(machine: Machine, debs: Debs) -> Iterator[Machine]:
     machine.install(debs)
     machine.must("xpu", "sim", "up", "--topology", "1xT4-R580")
     yield machine
-    # What a test that failed has left would be told in the next one's removal.
+    # Leftovers of a failed test would appear in the messages of the next removal.
     machine.run("sh", "-c", "kill -9 -1")
     machine.must("dpkg", "--purge", *NAMES)
-    # And so would be what others were mounted on in the image, which all containers have.
+    # The mount points in the image, which all containers share, would appear there too.
     machine.must("sh", "-c", f"rm -rf /run/bundles-* {IMAGE}/usr/lib/xpu")
     machine.path(DAEMON_JSON).write_text(JUST_SO)
 
 
 def files(machine: Machine) -> set[str]:
-    """All files but those of dpkg's own records, of programs that run, and what they log and store."""
+    """All files except dpkg's own records, running processes, and programs' logs and data."""
     others = " ".join(f"-not -path '{path}'" for path in ("/var/*", "/root/*", "/srv/*"))
     command = f"find / -xdev {others}; find /run/xpu 2> /dev/null"
     return set(machine.run("sh", "-c", command).stdout.splitlines())
@@ -62,13 +63,13 @@ def remove(machine: Machine, how: str = "remove") -> str:
 
 
 def end(machine: Machine, *programs: str) -> None:
-    """Ends engines, as `systemctl stop` does, and waits until they are gone."""
+    """Ends engines, as `systemctl stop` does, and waits until they have ended."""
     for program in programs:
         script = "for pid in $(pidof $1); do kill $pid; while [ -d /proc/$pid ]; do sleep 0.05; done; done"
         machine.must("sh", "-c", script, "sh", program)
 
 
-def test_who_runs_can_be_deleted_and_who_asks_for_nothing_starts(installed: Machine, debs: Debs) -> None:
+def test_running_containers_can_be_deleted_and_ordinary_ones_start(installed: Machine, debs: Debs) -> None:
     machine = installed
     machine.must("xpu", "runtime", "configure", "containerd")
     runc, containerd, docker = Runc(machine.root), Containerd(machine.root), Docker(machine.root)
@@ -93,7 +94,7 @@ def test_who_runs_can_be_deleted_and_who_asks_for_nothing_starts(installed: Mach
     ):  # fmt: skip
         assert text in told, f"{text!r} is not in {told}"
 
-    # dockerd has its configuration still, with this runtime as the default.
+    # dockerd still has its configuration, with this runtime as the default.
     plain = ["docker", "run", "--rm", "--network=none", "image:1", "echo", "ordinary"]
     assert machine.must(*plain) == "ordinary\n"
     for refused in (docker.run(["XPU_MEM=1G"], "true"), machine.run("docker", "start", "stopped")):
@@ -104,7 +105,7 @@ def test_who_runs_can_be_deleted_and_who_asks_for_nothing_starts(installed: Mach
     assert json.loads(machine.must(RUNTIME, "state", "of-runc"))["status"] == "running"
     machine.must("docker", "exec", "of-docker", "true")
 
-    # Installed again, it knows who has what.
+    # Installed again, the runtime knows which container has which slice.
     machine.install(debs)
     assert sorted(machine.held().values()) == [GIB, GIB, 2 * GIB]
     remove(machine)
@@ -124,7 +125,7 @@ def test_who_runs_can_be_deleted_and_who_asks_for_nothing_starts(installed: Mach
     end(machine, "dockerd")
 
 
-def test_a_container_that_is_started_after_the_removal_counts_and_the_told_commands_leave_nothing(
+def test_a_container_started_after_the_removal_keeps_the_programs_and_the_shown_commands_leave_nothing(
     installed: Machine,
 ) -> None:
     machine = installed
@@ -132,7 +133,7 @@ def test_a_container_that_is_started_after_the_removal_counts_and_the_told_comma
     containerd = Containerd(machine.root)
     containerd.start("with-slice", ["XPU_MEM=1G"], "sleep", "1000")
     remove(machine)
-    # A containerd that runs knows the runtime still, and has written down who calls it: itself.
+    # A running containerd still knows the runtime, and its records name the runtime's caller: containerd.
     containerd.start("later", [], "sleep", "1000")
     containerd.remove("with-slice")
     end(machine, "containerd")
@@ -152,13 +153,13 @@ def mps(machine: Machine) -> list[str]:
     return [name for name in machine.root.programs() if name.startswith("nvidia-cuda-mps")]
 
 
-def test_what_mps_had_for_containers_that_have_ended_since_goes_by_a_purge(installed: Machine) -> None:
+def test_a_purge_ends_the_mps_daemons_of_containers_that_have_ended(installed: Machine) -> None:
     machine = installed
     runc = Runc(machine.root)
     runc.start("of-mps", ["XPU_MEM=1G", "XPU_ENFORCE=mps"], "sleep", "1000")
     remove(machine)
     runc.remove("of-mps")
-    # The hook would have ended them; what stands in for it does not.
+    # The hook would have ended MPS; the program that replaces the hook does not.
     assert mps(machine)
     assert "stays" not in remove(machine, "purge")
     deadline = time.monotonic() + 30
@@ -169,7 +170,7 @@ def test_what_mps_had_for_containers_that_have_ended_since_goes_by_a_purge(insta
 
 
 @pytest.mark.parametrize("by", ["environment", "engine"])
-def test_who_is_in_a_ledger_elsewhere_keeps_the_programs_as_well(installed: Machine, by: str) -> None:
+def test_a_container_in_another_ledger_keeps_the_programs_too(installed: Machine, by: str) -> None:
     machine = installed
     elsewhere = {"XPU_RUN_DIR": "/run/elsewhere"}
     done = machine.run("xpu", "sim", "up", "--topology", "1xT4-R580", environ=elsewhere)
@@ -190,14 +191,15 @@ def test_who_is_in_a_ledger_elsewhere_keeps_the_programs_as_well(installed: Mach
         "sh", "-c", "grep -o ' /run/elsewhere/[^ ]*' /proc/self/mounts | sort -r | xargs -r umount -l"
     )
     machine.must("rm", "-r", "/run/elsewhere")
-    # dockerd would wait for one whose socket is left.
+    # dockerd would wait for a containerd whose socket still exists.
     end(machine, *(["containerd"] if by == "engine" else []))
 
 
-def test_what_systemd_is_told_at_installations_and_removals(installed: Machine, debs: Debs) -> None:
-    """A reload takes device rules from podman's containers: it reads its units again only where one has
-    changed. The agent is started where a driver was there before us. systemd does not run here: what it is
-    told counts."""
+def test_how_installations_and_removals_call_systemctl(installed: Machine, debs: Debs) -> None:
+    """A reload takes device rules from podman's containers, so systemd reloads its units only if one of ours
+    has changed. The agent starts if a driver was there before us. systemd does not run here: the test reads
+    the calls of systemctl.
+    """
     machine = installed
     machine.path("/run/systemd/system").mkdir(parents=True)
     machine.path("/usr/local/bin/systemctl").write_text('#!/bin/sh\necho "$*" >> /run/told\n')
@@ -227,7 +229,7 @@ def test_what_systemd_is_told_at_installations_and_removals(installed: Machine, 
     machine.must("rm", "-r", "/run/systemd", "/usr/local/bin/systemctl", "/run/told")
 
 
-def test_a_purge_leaves_no_file_and_takes_down_what_is_simulated(machine: Machine, debs: Debs) -> None:
+def test_a_purge_leaves_no_file_and_ends_the_simulation(machine: Machine, debs: Debs) -> None:
     before = files(machine)
     machine.install(debs)
     machine.must("xpu", "sim", "up", "--topology", "2xT4")
@@ -254,12 +256,12 @@ def test_an_engine_with_another_file_and_another_installations_entry(installed: 
     assert "still called" not in remove(machine, "purge")
 
 
-def test_nothing_of_our_own_that_is_broken_keeps_the_package(installed: Machine) -> None:
+def test_a_broken_configuration_of_ours_does_not_stop_the_removal(installed: Machine) -> None:
     machine = installed
     machine.path(DAEMON_JSON).write_text('{ broken "/usr/bin/xpu-container-runtime"')
     told = machine.must("dpkg", "--remove", *NAMES)
     assert f"still in docker's configuration, take it out there: {DAEMON_JSON}" in told
-    # A dockerd that is started meanwhile finds the program, whatever it makes of the file.
+    # A dockerd that starts meanwhile finds the program, even if it cannot read the file.
     assert f"  {DAEMON_JSON}, until you take xpu out of it" in told
     assert os.path.lexists(machine.path(RUNTIME))
     machine.path(DAEMON_JSON).unlink()
@@ -281,7 +283,7 @@ def test_without_a_python_that_works_every_engine_counts(installed: Machine, deb
     assert not os.path.lexists(machine.path(RUNTIME)) and not os.path.lexists(machine.path(HOOK))
 
 
-def test_the_scripts_take_all_ways_of_dpkg_and_the_package_still_works(installed: Machine) -> None:
+def test_the_scripts_accept_every_call_of_dpkg_and_the_package_still_works(installed: Machine) -> None:
     machine = installed
     for words in (
         "prerm upgrade 99.0", "prerm failed-upgrade 0.0.1 99.0", "prerm deconfigure in-favour other 1",
@@ -301,7 +303,7 @@ def test_the_scripts_take_all_ways_of_dpkg_and_the_package_still_works(installed
     remove(machine, "purge")
 
 
-def test_what_others_have_put_in_our_place_since_stays(installed: Machine, tmp_path: Path) -> None:
+def test_a_purge_leaves_files_of_others_in_our_places(installed: Machine, tmp_path: Path) -> None:
     machine = installed
     remove(machine)
     machine.path(RUNTIME).write_text("#!/bin/sh\n")

@@ -1,6 +1,7 @@
-"""Upgrades and downgrades by dpkg under running containers: they go on, their slices are kept and given back,
-and what the other version does not know is refused, or made anew; in this machine's release of Debian, with
-its runc and docker."""
+"""dpkg upgrades and downgrades under running containers: they go on, and their slices are kept and given
+back. Data that the other version does not know is refused or made anew. Runs in this machine's release of
+Debian, with its runc and docker.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from .root import Root, own_suite
 from .test_packages import PACKAGES
 from .ways import IMAGE, Docker, Runc
 
-# The first time, a root is made of two hundred packages.
+# The first run makes a root of two hundred packages.
 pytestmark = pytest.mark.timeout(900)
 
 RUNTIME = "/usr/bin/xpu-container-runtime"
 LIB = "/usr/lib/xpu-container-runtime"
-#: Of 2 GiB, this is refused; of a whole T4 it is not.
+#: MiB: more than a slice of 2 GiB, less than a whole T4.
 MORE = "3000"
 LAYOUT, ABI = "ledger/layout.py", "limits/pages.py"
 Debs = list[Path]
@@ -34,8 +35,7 @@ Debs = list[Path]
 class Machine:
     """An entered root with a simulated T4, whose memory is limited by the interposers.
 
-    It is of this machine's release: packages of an early commit, built here, need the libc that they were
-    built with.
+    It has this machine's release: packages of an early commit, built here, need the libc of the build.
     """
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class Machine:
         return done.stdout
 
     def install(self, debs: Debs, how: str = "--install") -> str:
-        """By dpkg: apt would ask about a downgrade."""
+        """Installs with dpkg, because apt would ask about a downgrade."""
         self.path("/run/debs").mkdir(exist_ok=True)
         for deb in debs:
             shutil.copy(deb, self.path("/run/debs"))
         return self.must("dpkg", how, "--force-downgrade", *(f"/run/debs/{deb.name}" for deb in debs))
 
     def held(self) -> dict[str, int]:
-        """The bytes that each container holds, as `xpu ps` says it."""
+        """The bytes that each container holds, by `xpu ps`."""
         listed = json.loads(self.must("sh", "-c", "xpu ps --json 2> /dev/null"))
         return {each["container_id"]: each["memory_bytes"] for each in listed}
 
@@ -93,18 +93,19 @@ def newer_abi(debs: Debs, tmp_path_factory: pytest.TempPathFactory) -> Debs:
 
 
 def exceeds(runc: Runc) -> subprocess.CompletedProcess[str]:
-    """What a container of 2 GiB gets that wants more."""
+    """Runs a container of 2 GiB that allocates more."""
     return runc.run(["XPU_MEM=2G"], "cuda-probe", "alloc", MORE)
 
 
 def in_container(machine: Machine, name: str) -> str:
-    """What a new process gets in a container that runs."""
+    """The output of a new process that allocates too much, in a running container."""
     return machine.run(RUNTIME, "exec", name, "cuda-probe", "alloc", MORE).stdout
 
 
 def install_earlier(machine: Machine, packages: list[Path]) -> None:
-    """A build from before 2026-11-27 starts nothing where its hook asks an NVML that starts a thread, as
-    NVIDIA's does: so a command asks first, and keeps the answer for the hook."""
+    """Builds from before 2026-11-27 start nothing if their hook asks an NVML that starts a thread, as
+    NVIDIA's does. So a command asks first, and keeps the answer for the hook.
+    """
     machine.install(packages)
     machine.run("xpu", "devices")
 
@@ -227,7 +228,7 @@ def test_a_start_while_an_upgrade_is_unpacked_and_not_configured_has_its_limit(
     machine.install(newer_abi, "--unpack")
     status = machine.must("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", "xpu-container-runtime")
     assert status.strip() == "iU"
-    # Old code out of the bundle with the new libraries: these would refuse to serve at all.
+    # The bundle still has the old code, and the new libraries are there: these would refuse to work at all.
     done = exceeds(runc)
     assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stdout, done.stdout
     machine.must("dpkg", "--configure", "--pending")

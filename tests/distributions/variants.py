@@ -1,4 +1,4 @@
-"""Packages of other versions: built from an earlier commit, or this one's with a constant changed."""
+"""Packages of other versions: built from an earlier commit, or this commit's with a changed constant."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from support import REPOSITORY
 from support.packages import NAMES, build, in_folder
 
 _LIB = "usr/lib/xpu-container-runtime"
-#: The file with the version, as the source tree has it.
+#: The path in the source tree of the file with the version.
 _VERSION_FILE = "src/xpu_runtime/version.py"
 _VERSION = re.compile(r'^VERSION = "(.*)"$', re.MULTILINE)
 
 
 class Deb:
-    """The contents of a package, unpacked, and what is in it of ours to change."""
+    """An unpacked package, whose files can be changed."""
 
     def __init__(self, deb: Path, folder: Path) -> None:
         subprocess.run(["dpkg-deb", "--raw-extract", deb, folder], check=True)
@@ -54,8 +54,7 @@ def changed(
     constants: Mapping[str, tuple[str, str]],
     files: Mapping[str, Path] | None = None,
 ) -> list[Path]:
-    """Both packages as `version`, with changed constants by the module's file, and other files in the place
-    of theirs."""
+    """Both packages as `version`, with changed constants (by the module's file) and replaced files."""
     into.mkdir()
     for name, deb in zip(NAMES, debs):
         unpacked = Deb(deb, into / name)
@@ -80,21 +79,23 @@ def _git(*words: str | Path) -> str:
 
 
 def earlier_commit() -> str:
-    """The newest commit of another version, else the first one that has packages; "" where the clone has no
-    such history."""
+    """The newest commit with another version; without one, the first commit that has packages; "" if the
+    clone has no such history.
+    """
     now = _VERSION.findall((REPOSITORY / _VERSION_FILE).read_text())
     for commit in _git("log", "--format=%H", "--", _VERSION_FILE).split():
         there = _VERSION.findall(_git("show", f"{commit}:{_VERSION_FILE}"))
         if there and there != now:
             return commit
     first = _git("log", "--format=%H", "--diff-filter=A", "--", "packaging/deb/control").split()
-    # In a shallow clone all files come with its oldest commit: nothing is known of what was before.
+    # In a shallow clone all files appear in its oldest commit, so that it does not show which commit had
+    # packages first.
     shallow = _git("rev-parse", "--is-shallow-repository") == "true"
     return first[-1] if first and not shallow and first[-1] != _git("rev-parse", "HEAD") else ""
 
 
 def earlier(debs: list[Path], folder: Path) -> tuple[list[Path], str]:
-    """The packages of an earlier version, and what they are."""
+    """The packages of an earlier version, and a description of them."""
     commit = earlier_commit()
     if not commit:
         older = {"ledger/layout.py": ("VERSION = 2", "VERSION = 1")}
@@ -107,7 +108,7 @@ def earlier(debs: list[Path], folder: Path) -> tuple[list[Path], str]:
 
 
 def constant(deb: Path, module: str, name: str) -> int:
-    """A whole number that a module of a package has, under this name or with an underscore before it."""
+    """An integer constant in a module of a package, with or without an underscore before its name."""
     path = f"./{_LIB}/python/xpu_runtime/{module}"
     tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, stdout=subprocess.PIPE).stdout
     text = subprocess.run(["tar", "-xO", path], input=tar, check=True, stdout=subprocess.PIPE).stdout.decode()
@@ -115,7 +116,7 @@ def constant(deb: Path, module: str, name: str) -> int:
 
 
 def interposers_of_abi(abi: int, folder: Path) -> dict[str, Path]:
-    """The interposer libraries, built for pages of another ABI, by where they are in the package."""
+    """The interposer libraries, built for pages of another ABI, by their paths in the package."""
     native = folder / "native"
     shutil.copytree(REPOSITORY / "native", native)
     header = native / "abi/page.h"

@@ -1,7 +1,7 @@
-"""The ways in which containers are run in an entered root, with its own low-level runtimes and engines.
+"""The ways to run containers in an entered root, with its own low-level runtimes and engines.
 
-A way starts what it needs when it is made; that ends with the root. Every container has the same image, which
-is unpacked in the root, and the rights of an ordinary one.
+A way starts its daemons when it is made; they end with the root. Every container has the same image, which is
+unpacked in the root, and an ordinary container's rights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from .root import Root
 
-#: Where the image's root folder is: not on the root's disk, as the driver's files get their places in it.
+#: The image's root folder. It is not on the root's disk, because mount points for the driver's files are made
+#: in it.
 IMAGE = "/run/image"
 _RUNTIME = "/usr/bin/xpu-container-runtime"
 _PATH = "PATH=/usr/bin:/bin"
@@ -38,7 +39,7 @@ int setrlimit64(__rlimit_resource_t which, const struct rlimit64 *limit)
 class Way:
     """Runs containers in `machine`."""
 
-    #: What is configured in /etc for the engine, by `xpu runtime configure`; "": nothing.
+    #: The engine that `xpu runtime configure` sets up in /etc; "": none.
     ENGINE = ""
 
     def __init__(self, machine: Root) -> None:
@@ -49,7 +50,7 @@ class Way:
         raise NotImplementedError
 
     def start(self, name: str, request: Sequence[str], *command: str) -> None:
-        """Starts a container that goes on."""
+        """Starts a container that continues to run."""
         raise NotImplementedError
 
     def remove(self, name: str) -> None:
@@ -72,7 +73,7 @@ class Way:
 
 
 class Runc(Way):
-    """The launcher called as an engine calls it, in front of runc."""
+    """The launcher, called as an engine calls it, in front of runc."""
 
     NAME = "runc"
 
@@ -98,7 +99,7 @@ class Runc(Way):
     def run(self, request: Sequence[str], *command: str) -> subprocess.CompletedProcess[str]:
         name = f"run-{time.monotonic_ns()}"
         bundle = self._bundle(name, request, command)
-        # As engines do, which show what the low-level runtime logs: crun keeps its hooks' stderr to itself.
+        # Engines show the low-level runtime's log too, because crun does not pass on its hooks' stderr.
         log = f"{bundle}/log.json"
         script = f'"$@"; status=$?; cat {log} 2> /dev/null; exit $status'
         call = [_RUNTIME, "--log", log, "--log-format", "json", "run", "--bundle", bundle, name]
@@ -111,7 +112,7 @@ class Runc(Way):
         assert done.returncode == 0, self.machine.path(f"{bundle}/output").read_text()
 
     def create(self, name: str, request: Sequence[str], *command: str) -> None:
-        """Creates a container that `start` of the runtime is to start."""
+        """Creates a container; the runtime's `start` starts it."""
         bundle = self._bundle(name, request, command)
         script = f"exec {_RUNTIME} create --bundle {bundle} {name} > {bundle}/output 2>&1"
         done = self.machine.run("sh", "-c", script, environ=self._environ)
@@ -129,8 +130,8 @@ class Crun(Runc):
 
     def __init__(self, machine: Root, mode: str = "auto") -> None:
         super().__init__(machine, mode)
-        # Debian 11's raises the limit on locked memory, which Linux before 5.11 counted BPF programs against.
-        # Where root may not (CAP_SYS_RESOURCE), that must not decide what is tested.
+        # Debian 11's crun raises the limit on locked memory: before 5.11 Linux counted BPF programs against
+        # it. Without CAP_SYS_RESOURCE root may not raise it, and every test would fail for that.
         library = f"{self._folder}/no-memlock.so"
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(machine.path(library))]
         subprocess.run(command, input=_NO_MEMLOCK, text=True, check=True)
@@ -138,7 +139,7 @@ class Crun(Runc):
 
 
 class Containerd(Way):
-    """containerd, by its own client; the runtime's path is on the command line, and nothing is configured."""
+    """containerd with its own client; the runtime's path is on the command line, not in a configuration."""
 
     def __init__(self, machine: Root) -> None:
         super().__init__(machine)
@@ -161,7 +162,7 @@ class Containerd(Way):
 
 
 class Docker(Way):
-    """dockerd, with the containerd of its own."""
+    """dockerd, with a containerd of its own."""
 
     ENGINE = "docker"
     _IMAGE = "image:1"
