@@ -1,18 +1,21 @@
 """Writes the parts of the pages that the code knows: reference.py [--check]
 
-A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page; PARTS has who writes
-it. With --check nothing is written, and a part that is not what it would be is an error (lint).
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page; PARTS has the
+functions that write it. With --check nothing is written, and two things are errors (lint): a part that is not
+what it would be, and a line of any page over WIDTH columns, unless a program has printed it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from parts import commands, errors, events, metrics, outputs, tree, variables
+from parts.markdown import WIDTH
 
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _REFERENCE = ("commands", "configuration", "errors", "events", "json", "metrics", "variables")
@@ -36,10 +39,27 @@ def main(is_check: bool) -> int:
         if not is_check:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(made)
-    if stale and is_check:
+    if not is_check:
+        return 0
+    if stale:
         print(f"{', '.join(stale)}: not what the code says: run `make docs`", file=sys.stderr)
-        return 1
-    return 0
+    long = list(_too_long())
+    for place in long:
+        print(f"{place}: over {WIDTH} columns", file=sys.stderr)
+    return 1 if stale or long else 0
+
+
+def _too_long() -> Iterator[str]:
+    """The places of such lines. Output is in blocks of the language `console`, below a command."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    for name in subprocess.check_output(listed, cwd=_REPOSITORY, text=True).split():
+        with open(os.path.join(_REPOSITORY, name), encoding="utf-8") as file:
+            is_output = False
+            for number, line in enumerate(file, 1):
+                if line.startswith("```"):
+                    is_output = line == "```console\n"
+                if len(line.rstrip("\n")) > WIDTH and not (is_output and not line.startswith("# ")):
+                    yield f"{name}:{number}"
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -250,8 +250,10 @@ def test_a_page_gets_the_summary_in_its_place_and_nowhere_else() -> None:
     judged.append((pair, measure.judge(pair, [[log((0.3, 11))], [log((0.7, 11))]], [NATIVE] * 2)))
     natives = {"async-1ms": NATIVE, "graphs": replace(NATIVE, p99_ns=6000.0)}
     text = table.summary(judged, natives, "a command", "a card")
-    assert "| async-1ms | 29.0 (1.0) |  | 1.00 | 5 us |" in text
-    assert "| graphs |  | 29.0 (21.0) | 21.00 | 6 us, 0 ns |" in text
+    assert "| async-1ms | 29.0 (1.0) |  |" in text
+    assert "| async-1ms | 1.00 | 5 us |  |  |" in text
+    assert "| graphs |  | 29.0 (21.0) |" in text
+    assert "| graphs | 21.00 | 6 us |  | 0 ns |" in text
     assert "| a scenario | 30/70 | 30.0/70.0 | 0.0/0.0 | 0.0/0.0 | 0.0 | 1.000 |  |" in text
     page = "before\n<!-- share: ours -->\nold\n<!-- end of share: ours -->\nafter\n"
     found = table.put_into(page, "ours", text)

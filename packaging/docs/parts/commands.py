@@ -9,18 +9,20 @@ import click
 
 from xpu_runtime.cli.main import xpu
 
-from .markdown import cell, escaped
+from .markdown import escaped, items
 
 
 def commands() -> str:
-    """A table of all commands, then a section each."""
+    """A list of all commands, then a section each."""
     found = list(below(click.Context(xpu, info_name="xpu")))
-    rows = [
-        f"| [`{context.command_path}`](#{context.command_path.replace(' ', '-')}) "
-        f"| {context.command.get_short_help_str(200).rstrip('.')} |"
+    listed = items(
+        (
+            f"[`{context.command_path}`](#{context.command_path.replace(' ', '-')})",
+            context.command.get_short_help_str(200),
+        )
         for context in found
-    ]
-    return "\n".join(["| command | |", "|---|---|", *rows, "", *map(_command, found)])
+    )
+    return "\n".join([listed, "", *map(_command, found)])
 
 
 def below(parent: click.Context) -> Iterator[click.Context]:
@@ -50,6 +52,5 @@ def _command(context: click.Context) -> str:
         else:
             parts.append("\n".join(escaped(line) for line in lines))
     records = [each.get_help_record(context) for each in command.get_params(context)]
-    options = [f"| `{cell(each[0])}` | {cell(escaped(each[1]))} |" for each in records if each is not None]
-    parts.append("\n".join(["| option | |", "|---|---|", *options]))
+    parts.append(items((f"`{each[0]}`", escaped(each[1])) for each in records if each is not None))
     return "\n\n".join(part for part in parts if part) + "\n"

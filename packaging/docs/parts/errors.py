@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from xpu_runtime.ledger.vocabulary import CODES
 
-from .markdown import escaped, table
+from .markdown import escaped, items, table
 from .source import SOURCES
 
 _ROOT, _REQUEST = "XpuError", "RequestError"
@@ -34,8 +34,10 @@ class Line(NamedTuple):
 
 def codes() -> str:
     """Each code with its exit status, its meaning, and what to do."""
-    rows = [(f"`{code}`", str(of.exit_status), of.text, of.todo) for code, of in CODES.items()]
-    return table(("code", "exit status", "meaning", "what to do"), rows)
+    return items(
+        (f"**`{code}`** (exit status {of.exit_status})", f"{of.text} *Do:* {of.todo}")
+        for code, of in CODES.items()
+    )
 
 
 def refusals() -> str:
@@ -113,9 +115,8 @@ def _bases(name: str, classes: dict[str, ast.ClassDef]) -> list[str]:
 
 def _section(kind: ast.ClassDef, found: set[Line]) -> str:
     title = "Others" if kind.name == _ROOT else kind.name.removesuffix("Error")
-    rows = [(_quoted(each.what), escaped(each.todo)) for each in sorted(found)]
-    heads = ("line", "what to do")
-    return f"### {title}\n\n{_sentence(kind)}\n\n{table(heads, rows)}"
+    pairs = [(f"**{_quoted(each.what)}**", escaped(each.todo)) for each in sorted(found)]
+    return f"### {title}\n\n{_sentence(kind)}\n\n{items(pairs)}"
 
 
 def _sentence(kind: ast.ClassDef) -> str:

@@ -3,7 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+#: Columns of a page.
+WIDTH = 120
+#: A word with the code in it, so that no line ends within code.
+_WORD = re.compile(r"(?:``.+?``|`[^`]+`|\S)+")
+
+
+def items(pairs: Iterable[tuple[str, str]]) -> str:
+    """A list of what is told of, and what is said of it, which may be nothing. Both are Markdown."""
+    return "\n".join(_item(f"{head}: {text}" if text else head) for head, text in pairs)
+
+
+def _item(text: str) -> str:
+    lines = ["-"]
+    for word in _words(text):
+        # At the begin of a line Markdown takes such a word for a mark of its own.
+        is_mark = re.fullmatch(r"[-+*>|#]+|\d+[.)]", word) is not None
+        if len(lines[-1]) + 1 + len(word) <= WIDTH or is_mark:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"  {word}")
+    return "\n".join(lines)
+
+
+def _words(text: str) -> Iterator[str]:
+    for word in _WORD.findall(text):
+        yield from [word] if len(word) < WIDTH - 2 else word.split()
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

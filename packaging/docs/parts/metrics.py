@@ -13,7 +13,7 @@ from xpu_runtime.kubernetes.extender import metrics as extender
 from xpu_runtime.ledger.events import Totals
 from xpu_runtime.observe import exposition
 
-from .markdown import code, escaped, table
+from .markdown import code, escaped, items
 
 #: Those of a node by what their labels tell apart; what a name begins with after `xpu_`.
 _APART = ("device", "quota", "slice")
@@ -21,13 +21,13 @@ KINDS = ("node", *_APART, "device-plugin", "extender")
 
 
 def of(kind: str) -> str:
-    """The table of one of KINDS."""
+    """The list of one of KINDS."""
     if kind == "device-plugin":
-        return _table(_of(plugin.Metrics(plugin.Snapshot).registry))
+        return _list(_of(plugin.Metrics(plugin.Snapshot).registry))
     if kind == "extender":
-        return _table(_of(extender.Metrics(lambda: defaultdict(int), dict).registry))
+        return _list(_of(extender.Metrics(lambda: defaultdict(int), dict).registry))
     found = exposition.families(None, Totals({}, {}, {}), (), exposition.Counted(), [])
-    return _table(each for each in found if _kind(each) == kind)
+    return _list(each for each in found if _kind(each) == kind)
 
 
 def _kind(metric: Metric) -> str:
@@ -44,14 +44,16 @@ def _of(registry: CollectorRegistry) -> Iterator[Metric]:
             yield metric
 
 
-def _table(metrics: Iterable[Metric]) -> str:
-    rows = [
-        (
-            f"`{each.name}{'_total' if each.type == 'counter' else ''}`",
-            each.type,
-            code(each._labelnames),
-            escaped(each.documentation).rstrip("."),
-        )
+def _list(metrics: Iterable[Metric]) -> str:
+    return items(
+        (f"{_name(each)} ({'; '.join(filter(None, [each.type, code(each._labelnames)]))})", _meaning(each))
         for each in metrics
-    ]
-    return table(("metric", "type", "labels", "meaning"), rows)
+    )
+
+
+def _name(metric: Metric) -> str:
+    return f"**`{metric.name}{'_total' if metric.type == 'counter' else ''}`**"
+
+
+def _meaning(metric: Metric) -> str:
+    return escaped(metric.documentation).rstrip(".") + "."

@@ -12,7 +12,7 @@ from xpu_runtime.cli.main import xpu
 
 from .commands import below
 from .json_types import ENDING, OUTPUTS, known, output
-from .markdown import table
+from .markdown import items
 
 _WORDS = {
     "str": "text",
@@ -38,20 +38,20 @@ def outputs() -> str:
 def _section(command: str, shown: dict[str, None]) -> Iterator[str]:
     yield f"## {command} --json"
     yield f"Prints: {_typed(output(command))}."
-    yield from _tables(output(command), shown)
+    yield from _objects(output(command), shown)
 
 
-def _tables(annotation: ast.expr, shown: dict[str, None]) -> Iterator[str]:
+def _objects(annotation: ast.expr, shown: dict[str, None]) -> Iterator[str]:
     """Of the objects in a type, and of those in them; `shown` are those that have one."""
     for name in (each.id for each in ast.walk(annotation) if isinstance(each, ast.Name)):
         if name not in known() or name in shown:
             continue
         shown[name] = None
         of = known()[name]
-        rows = [(f"`{each.name}`", _typed(each.type), each.meaning) for each in of.fields]
-        yield f"### {_title(name)}\n\n{of.meaning}\n\n{table(('field', 'type', 'meaning'), rows)}"
+        fields = items((f"**`{each.name}`** ({_typed(each.type)})", each.meaning) for each in of.fields)
+        yield f"### {_title(name)}\n\n{of.meaning}\n\n{fields}"
         for field in of.fields:
-            yield from _tables(field.type, shown)
+            yield from _objects(field.type, shown)
 
 
 def _title(name: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from xpu_runtime.request.parse import enforcements
 from xpu_runtime.request.request import CAPABILITIES, POLICIES, PRIORITIES, SCHEDS
 
-from .markdown import code, table
+from .markdown import code, items
 from .source import SOURCES, comment_above
 
 _FILE = SOURCES / "request/request.py"
@@ -28,11 +28,11 @@ _WORDS = {
 
 
 def variables() -> str:
-    """The table."""
-    return table(("variable", "meaning", "values", "default"), _rows())
+    """A list."""
+    return items(_variables())
 
 
-def _rows() -> Iterator[tuple[str, str, str, str]]:
+def _variables() -> Iterator[tuple[str, str]]:
     text = _FILE.read_text(encoding="utf-8")
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
@@ -44,7 +44,10 @@ def _rows() -> Iterator[tuple[str, str, str, str]]:
                 if not meaning or not default.startswith(_DEFAULT):
                     raise ValueError(f"{_FILE}: {name.value} has no meaning, or no default")
                 words = code(_WORDS.get(name.value, ()))
-                yield _linked(name.value), " ".join(meaning), words, default.removeprefix(_DEFAULT)
+                values = f" *Values:* {words}." if words else ""
+                unset = default.removeprefix(_DEFAULT)
+                said = f"{' '.join(meaning)}{values} *Default:* {unset}."
+                yield f"**{_linked(name.value)}**", said
 
 
 def _linked(name: str) -> str:
