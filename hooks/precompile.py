@@ -1,14 +1,14 @@
-"""Makes, on the machine that it is used on, what only this machine's Python can read: precompile.py [LIB]
+"""Compiles files for this machine's Python, on this machine: precompile.py [LIB]
 
-It is installed as <lib>/precompile.py, compiles all that lies beside it, and writes the bundle of the modules
-that a container's start imports (xpu_bundle.py says what for). A package runs it when it is configured and
-when the distribution's Python changes; nothing compiled is shipped. LIB is where the folder will lie, if not
-where it lies now. Whoever starts a container meanwhile finds the old bundle or the new one, whole; with a
-bundle of another Python, or none, starts are only slower.
+It is installed as <lib>/precompile.py. It compiles everything beside it, and writes the bundle of the modules
+that a container's start imports (see xpu_bundle.py). A package runs it when it is configured and when the
+distribution's Python changes; packages hold no compiled files. LIB is the folder's later path, if that is
+another one. A container that starts meanwhile finds the old bundle or the new one, complete; with another
+Python's bundle, or none, starts are only slower.
 
-Most modules of the bundle are found by importing the entry points. What these import in a function, where
-only some starts come by, is listed; tests/integration/start/test_start.py fails where one is missing. A
-module that is here and not imported costs its bytes.
+Importing the entry points finds most modules of the bundle. The list below has the others: functions import
+them in some starts only. tests/integration/start/test_start.py fails if one is missing. A module in the list
+that no start needs only makes the file larger.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def main(will_lie_in: str) -> None:
     for name in ("python", "vendor"):
         folder = os.path.join(_LIB, name)
         _remove_stale(folder)
-        # Anew: a package's files can have the times and sizes of those that they replace.
+        # Compile all again: a package's files can have the times and sizes of those that they replace.
         compileall.compile_dir(folder, stripdir=_LIB, prependdir=will_lie_in, quiet=2, force=True)
     _write_bundle(os.path.join(_LIB, "python"))
 
 
 def _remove_stale(folder: str) -> None:
-    """Removes what was compiled for other versions or of modules that are gone, and folders left empty."""
+    """Removes compiled files of other versions and of modules that are gone, and empty folders."""
     for path, _, _ in os.walk(folder, topdown=False):
         if os.path.basename(path) == "__pycache__":
             for name in os.listdir(path):
@@ -80,7 +80,7 @@ def _write_bundle(folder: str) -> None:
         is_package = os.path.isdir(os.path.join(folder, path))
         path += "/__init__.py" if is_package else ".py"
         with open(os.path.join(folder, path), encoding="utf-8") as file:
-            # Without docstrings and asserts; tracebacks keep their lines.
+            # Without docstrings and asserts; tracebacks keep their line numbers.
             code = compile(file.read(), path, "exec", dont_inherit=True, optimize=2)
         modules[name] = (is_package, path, marshal.dumps(code))
     sys.path.insert(0, folder)

@@ -1,9 +1,9 @@
-"""What the launcher starts with `python3 -I -S`: the shim, from the package beside this file."""
+"""The launcher starts this with `python3 -I -S`: the shim, from the package beside this file."""
 
 import gc
 import sys
 
-# A process of 20 ms has no garbage that is worth looking for.
+# A process of 20 ms leaves no garbage worth collecting.
 gc.disable()
 sys.path.insert(0, __file__.rpartition("/")[0] + "/python")
 

@@ -1,4 +1,4 @@
-"""What `xpu agent` starts with `python3 -I -S`: the start workers, from the package beside this file."""
+"""`xpu agent` starts this with `python3 -I -S`: the start workers, from the package beside this file."""
 
 import sys
 

@@ -1,14 +1,14 @@
-"""Imports the modules of a container's start from one file: to find and read 50 files takes half of the
-import.
+"""Imports the modules of a container's start from one file: finding and reading 50 files takes half of the
+import time.
 
-precompile.py writes the file, on the machine, with the code of the modules by name. What is missing or
-damaged in it, all of it where it was written by another version of the interpreter or of us (an upgrade that
-is unpacked and not configured yet), is imported from the modules' own files, as usual. Damaged code may crash
-the interpreter (marshal checks nothing), so nothing is used before its checksum is right.
+precompile.py writes the file on this machine, with the code of the modules by name. Modules that are missing
+or damaged in it are imported from their own files, as usual; so are all modules if another version of the
+interpreter or of our package wrote it (an upgrade that is unpacked and not yet configured). Damaged code may
+crash the interpreter, because marshal checks nothing, so each checksum is compared before use.
 
-The file is: the interpreter's magic number (importlib.util.MAGIC_NUMBER), the checksum and the length of the
-index, the index, the modules' codes. The index has for each name: whether it is a package, its file, where
-its code begins and ends, and the checksum of that.
+The file has the interpreter's magic number (importlib.util.MAGIC_NUMBER), the checksum and the length of the
+index, the index, and the modules' code. The index has for each name: whether it is a package, its file, where
+its code begins and ends, and the checksum of the code.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from __future__ import annotations
 import marshal
 import sys
 
-#: xpu_runtime.version.BUILD, which `make install` writes here.
+#: xpu_runtime.version.BUILD; `make install` writes it here.
 BUILD = ""
 _HERE = __file__.rpartition("/")[0]
-#: Of this form of the file, and of the code in it; a checksum is another one with another number.
+#: The version of this format and of the code; checksums depend on it.
 _FORMAT = 2 + int(BUILD or "0", 16)
 _HEAD, _SUM = 16, 8
-#: Bytes of the index; it has 8 KiB.
+#: The largest index in bytes; the usual one has 8 KiB.
 _LARGEST = 1 << 20
 
 
@@ -30,7 +30,7 @@ class Bundle:
     """A finder and loader (importlib.abc) of the modules in the file."""
 
     def __init__(self, index, fd, begins):
-        """`fd` stays open; the codes begin there."""
+        """`fd` stays open; `begins` is the offset of the code."""
         self._index = index
         self._fd = fd
         self._begins = begins
@@ -41,16 +41,16 @@ class Bundle:
         if found is None:
             return None
         is_package, file, begin, end, checksum = found
-        # A start needs a part of it: to read all of it took half a millisecond for each interpreter.
+        # A start needs some of the modules: reading all of them took half a millisecond for each interpreter.
         code = sys.modules["posix"].pread(self._fd, end - begin, self._begins + begin)
         if _checksum(code) != checksum:
             return None
         self._codes[name] = code
-        # The type is ModuleSpec (importlib.machinery), which costs an import.
+        # The type is ModuleSpec (importlib.machinery); importing that module takes time.
         spec = type(sys.__spec__)(name, self, origin=f"{_HERE}/{file}", is_package=is_package)
         spec.has_location = True
         if is_package:
-            # What is not in the bundle is found beside it.
+            # Submodules that are not in the bundle are found beside it.
             spec.submodule_search_locations.append(spec.origin.rpartition("/")[0])
         return spec
 
@@ -65,7 +65,7 @@ class Bundle:
 
 
 def _checksum(content):
-    # importlib.util.source_hash, which takes as long to import as the bundle saves.
+    # This is importlib.util.source_hash; importing that module takes as long as the bundle saves.
     return sys.modules["_imp"].source_hash(_FORMAT, content)
 
 
@@ -74,7 +74,7 @@ def _magic():
 
 
 def whole(modules):
-    """The bundle's content: `modules` are (is a package, file, marshalled code) by name."""
+    """The content of a bundle; `modules` has (is a package, file, marshalled code) by name."""
     index, codes = {}, b""
     for name, (is_package, file, code) in modules.items():
         index[name] = (is_package, file, len(codes), len(codes) + len(code), _checksum(code))
@@ -88,7 +88,7 @@ def install():
     try:
         posix = sys.modules["posix"]
         path = f"{_HERE}/start.bundle"
-        if posix.stat(path).st_mode >> 12 != 8:  # to open a FIFO would wait for its writer
+        if posix.stat(path).st_mode >> 12 != 8:  # opening a FIFO would wait for its writer
             return
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
         head = posix.pread(fd, _HEAD, 0)

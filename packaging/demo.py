@@ -1,9 +1,9 @@
 #!/usr/bin/python3 -IS
-"""The main job, on real containers: `make demo`, or packaging/demo.py PREFIX.
+"""A container's slice on real containers: `make demo`, or packaging/demo.py PREFIX.
 
-Uses the machine's NVIDIA driver where there is one from R470 on, else the simulated device; the docker
-engine that runs if it knows the xpu runtime, else one of its own. Everything of its own lies below
-/run/xpu-demo and is gone at the end. Exit status 0 only if every step did what it says.
+It uses the machine's NVIDIA driver if there is one from R470 on, and the simulated device if not. It uses the
+running docker engine if that knows the xpu runtime, and an engine of its own if not. Its own files are below
+/run/xpu-demo and are removed at the end. The exit status is 0 only if every step succeeded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Demo:
         self.simulated = False
         self.wrong: list[str] = []
 
-    # Set-up and its end.
+    # Set-up and end.
 
     def set_up(self) -> None:
         self.tear_down()
@@ -115,7 +115,7 @@ class Demo:
             time.sleep(0.1)
 
     def tear_down(self) -> None:
-        """Leaves nothing, of this run or of one that was killed."""
+        """Removes everything, of this run or of one that was killed."""
         if not os.path.isdir(FOLDER):
             return
         if os.path.exists(f"{FOLDER}/docker.sock"):
@@ -136,7 +136,7 @@ class Demo:
         shutil.rmtree(FOLDER)
 
     def _stop(self, name: str, child: subprocess.Popen[bytes] | None) -> None:
-        """Ends the demo's dockerd or agent, whose process is in a file: maybe of a run that was killed."""
+        """Ends the dockerd or agent whose process id is in a file; an earlier run may have been killed."""
         try:
             with open(f"{FOLDER}/{name}.pid") as file:
                 pid = int(file.read())
@@ -156,7 +156,7 @@ class Demo:
     def run(
         self, command: list[str], *, show: bool = True, check: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command, shows it and what it prints."""
+        """Runs a command, shows it and its output."""
         shown = [os.path.basename(command[0]), *command[1:]]
         if command[: len(self.docker)] == self.docker:
             shown = ["docker", *command[len(self.docker) :]]
@@ -265,14 +265,14 @@ class Demo:
         self._show_agent()
 
     def _show_agent(self) -> None:
-        """The same with `xpu agent`: all before was without it, where no other runs."""
+        """The same with `xpu agent`, unless one runs already: everything before was without it."""
         socket = os.path.join(self.environ.get("XPU_RUN_DIR", "/run/xpu"), "start.sock")
         if os.path.exists(socket):
             say("all of that was with xpu agent, which runs here")
             return
         say("`xpu agent`, which packages start with the driver, has processes that wait for starts")
         runc, before = self._start_ms("--runtime=runc"), self._start_ms("--runtime=xpu")
-        environ = {**self.environ, "XPU_DEMO": FOLDER}  # by which it is known to be ours
+        environ = {**self.environ, "XPU_DEMO": FOLDER}  # we recognise our agent by this path
         self.agent = subprocess.Popen([self.xpu, "agent"], env=environ, stderr=subprocess.DEVNULL)
         with open(f"{FOLDER}/agent.pid", "w") as file:
             file.write(str(self.agent.pid))
@@ -300,7 +300,8 @@ class Demo:
 
     @staticmethod
     def _kernels_a_second(done: subprocess.CompletedProcess[str]) -> float:
-        """The mean of what `cuda-probe busy` said after its first second, in which it has a little more."""
+        """The mean rate that `cuda-probe busy` prints after its first second; in that second it gets a little
+        more."""
         found = [float(each) for each in re.findall("([0-9]+) kernels a second", done.stdout)][1:]
         return sum(found) / len(found) if found else math.nan
 

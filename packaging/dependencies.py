@@ -1,4 +1,4 @@
-"""Prints the packages that pyproject.toml names, one a line, for pip; `dev` ones too if asked."""
+"""Prints the packages that pyproject.toml names, one a line, for pip; `dev` adds those of that extra."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
 """Makes the root folder of a small container image from this machine's own files: image.py FOLDER PROGRAM...
 
-busybox for a shell, the C library and its loader for programs that load a driver, and the programs
-named. It has no ldconfig and no loader cache, as many small images have none.
+It has busybox as a shell, the C library and its loader for programs that load a driver, and the named
+programs. Like many small images it has no ldconfig and no loader cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-a
 
 
 def make(folder: str, programs: list[str]) -> None:
-    """Fills `folder`, which is made if it is missing."""
+    """Fills `folder`; makes it if it is missing."""
     machine = os.uname().machine
     libraries = f"/lib/{machine}-linux-gnu"
     for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "usr/bin", f"usr{libraries}", "lib", "lib64"):

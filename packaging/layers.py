@@ -1,10 +1,10 @@
 """Checks that no arrow in the graphs of imports and includes goes upwards or in a circle; a part of `lint`.
 
-For Python these are the imports between the modules of src and of sim/python, those for types alone
-included; which package may import which is import-linter's to say (pyproject.toml), and what commands may
-import of kubernetes/ is said here. For C they are the includes between files, in the order of folders below.
-Every module must open with what it is for. Calls between C files are not seen here; a test compares those of
-the account and the interposers with the order of the files.
+For Python these are the imports between the modules of src and of sim/python, with those for types alone.
+import-linter (pyproject.toml) has the order of the packages; this file has the modules of kubernetes/ that
+commands may import. For C these are the includes between files, in the order of folders below. Every module
+must open with its purpose. Calls between C files are not seen here; a test compares those of the account and
+the interposers with the order of the files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 
 import grimp
 
-#: Folders of C, the lowest first: each may include from itself and from those named.
+#: Folders of C, the lowest first: each may include from itself and from the named ones.
 ORDER = {
     "native/headers/cuda": (),
     "native/headers/nvml": (),
@@ -75,7 +75,7 @@ ORDER = {
     "sim/smi": ("native/headers/nvml",),
 }
 
-#: What the commands may import of kubernetes/: its face. Nothing else may import any of it (import-linter).
+#: The modules of kubernetes/ that commands may import. No other package may import any (import-linter).
 FACE = {
     *("access", "api", "configuration", "keys_in_use", "report", "resources"),
     "device_plugin.plugin",
@@ -85,7 +85,7 @@ FACE = {
 _KUBERNETES = "xpu_runtime.kubernetes."
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
-#: Where the compilers are told to look, besides beside the file (the Makefiles' -I).
+#: The compilers' include folders, besides a file's own (the Makefiles' -I).
 _INCLUDE_PATH = ("native", "native/interposer/nvidia")
 #: Lines that may stand before the opening comment.
 _BEFORE_COMMENT = re.compile(r"(?:#(?:define|include)[^\n]*\n|\n)*/\*")
@@ -127,7 +127,7 @@ def _read(path: str) -> str:
 
 
 def _opens_well(path: str, sources: dict[str, str]) -> bool:
-    """Whether a file begins with a docstring or comment; a .c file's may be that of its header."""
+    """Whether a file begins with a docstring or comment; the comment of a .c file may be in its header."""
     text = sources[path]
     if path.endswith(".py"):
         return not text or ast.get_docstring(ast.parse(text)) is not None
@@ -141,7 +141,7 @@ def _imports() -> Graph:
 
 
 def _includes(sources: dict[str, str]) -> tuple[Graph, list[str]]:
-    """The includes between files of C, and what is wrong with single ones."""
+    """The includes between files of C, and the errors in single includes."""
     graph: Graph = {}
     problems = []
     for path, text in sources.items():

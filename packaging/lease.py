@@ -1,8 +1,8 @@
-"""Packs what a machine without a network lacks for bench/gpu/lease: lease.py FOLDER (`make lease`).
+"""Packs what bench/gpu/lease needs on a machine without a network: lease.py FOLDER (`make lease`).
 
-The folder is made anew, with kit.py's manifest (bench/gpu/lent): wheels, runc with the libraries that it
-links to beside the C library, a static busybox, the installed tree without the simulator, and the programs
-that are compiled where there is a compiler. The same files again make the same bytes.
+The folder is made anew, with kit.py's manifest (bench/gpu/lent): wheels, runc with its libraries except the C
+library, a static busybox, the installed tree without the simulator, and compiled programs. The same files
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import sandbox  # noqa: E402
 
 BUILD = REPOSITORY / "build"
 NAME = "xpu-container-runtime"
-#: Of the C library's own packages: older or newer, a machine has them.
+#: Libraries of the C library's own packages; every machine has them, older or newer.
 _OF_LIBC = (
     "linux-vdso",
     "ld-linux",
@@ -39,13 +39,14 @@ _OF_LIBC = (
     "librt.so",
     "libresolv.so",
 )
-#: Folders with a Makefile for the C programs of measurements: into OUT, as all that needs them finds them.
+#: Folders with a Makefile for the C programs of measurements. They are built into OUT, where their users
+#: look.
 PROGRAMS, OUT = ("bench/share/load", "bench/gpu", "bench/gpu/boundary"), Path("build/bench")
 PROBE = Path("build/probe/cuda-probe")
 
 
 class PackError(Exception):
-    """What cannot be packed, and what to do."""
+    """Something cannot be packed; the message says what to do."""
 
 
 def output(*words: object) -> str:
@@ -56,7 +57,7 @@ def output(*words: object) -> str:
 
 
 def add_runc(folder: Path) -> dict[str, tuple[str, str]]:
-    """runc and its libraries, by path in the kit: version and where from."""
+    """Adds runc and its libraries; by path in the kit, the version and the origin."""
     runc = Path(_program("runc"))
     target = folder / "bin" / "runc"
     shutil.copy(runc, target)
@@ -66,13 +67,14 @@ def add_runc(folder: Path) -> dict[str, tuple[str, str]]:
         shutil.copy(os.path.realpath(library), folder / "lib" / library.name)
         added[f"lib/{library.name}"] = (os.path.basename(os.path.realpath(library)), str(library))
     if len(added) > 1:
-        # As runc starts itself again with an empty environment, its libraries' place is written into it.
+        # runc starts itself again with an empty environment, so its libraries' path must be in the program.
         output("patchelf", "--set-rpath", kit.LIBRARIES, target)
     return added
 
 
 def _libraries(program: Path) -> Iterator[Path]:
-    """What a program links to beside the C library; nothing for a static one (ldd's exit status 1)."""
+    """The libraries that a program links to, without the C library's; none for a static one (ldd's exit
+    status 1)."""
     listed = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
     for line in listed.splitlines():
         name, _, found = line.strip().partition(" => ")
@@ -100,8 +102,8 @@ def _program(name: str) -> str:
 
 
 def add_tree(folder: Path, commit: str) -> dict[str, tuple[str, str]]:
-    """What `make install` leaves, without the simulator and what it has compiled for this Python, with the
-    interpreter's place of kit.INTERPRETER."""
+    """Adds the tree that `make install` makes, without the simulator and compiled files, for the interpreter
+    at kit.INTERPRETER."""
     root, launcher = folder / "tree", BUILD / "lease-launcher"
     install = [
         "make",
@@ -124,7 +126,7 @@ def add_tree(folder: Path, commit: str) -> dict[str, tuple[str, str]]:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """The same bytes for the same files: in order, of nobody, of no time."""
+    """Packs a folder; the same files give the same bytes: sorted, of root, with the time 0."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):
@@ -141,7 +143,7 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def add_programs(folder: Path) -> dict[str, tuple[str, str]]:
-    """Below `build/` as they lie below the repository's: equip.py copies them to there."""
+    """Adds the programs below `build/`, by their paths in the repository; equip.py copies them there."""
     made = {}
     shutil.rmtree(BUILD / "lease-programs", ignore_errors=True)
     for source in PROGRAMS:
@@ -160,7 +162,7 @@ def add_programs(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def _least_libc(program: Path) -> str:
-    """The newest version of the C library that it asks for."""
+    """The newest version of the C library that a program needs."""
     words = output("objdump", "-T", program).replace("(", " ").replace(")", " ").split()
     versions = [word.removeprefix("GLIBC_") for word in words if word.startswith("GLIBC_")]
     numbers = [version.split(".") for version in versions if version.replace(".", "").isdecimal()]
@@ -179,7 +181,7 @@ def add_wheels(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def write_manifest(folder: Path, commit: str, added: dict[str, tuple[str, str]]) -> int:
-    """The size of all; PackError if it is too large."""
+    """Writes the manifest; returns the total size. PackError if it is too large."""
     files = []
     for name, (version, source) in sorted(added.items()):
         data = (folder / name).read_bytes()

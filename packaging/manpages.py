@@ -1,7 +1,7 @@
-"""Writes what a package has beside the programs, from what these say of themselves: manpages.py OUT
+"""Writes a package's manual pages and completions, from the programs' own help: manpages.py OUT
 
-OUT/man: xpu(8), one page a command, and xpu-config.yaml(5), which is the default configuration with its
-comments. OUT/completion: for bash, zsh and fish. Needs the packages that are installed with ours.
+OUT/man: xpu(8), one page for each command, and xpu-config.yaml(5), which is the default configuration with
+its comments. OUT/completion: for bash, zsh and fish. It needs the packages that are installed with ours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REPOSITORY = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 _DATE = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", "0")) or None))
 
 _COMPLETIONS = ((BashComplete, "bash/xpu"), (ZshComplete, "zsh/_xpu"), (FishComplete, "fish/xpu.fish"))
-# What troff would take for its own, or print as another character.
+# Characters that are special in troff, or that it would print as others.
 _ESCAPES = str.maketrans({"\\": "\\e", "-": "\\-", "`": "\\(ga", "'": "\\(aq", "~": "\\(ti"})
 _FILES = [
     ".SH FILES",
@@ -118,7 +118,7 @@ def _title(name: str, section: int) -> str:
 
 
 def _text(text: str) -> list[str]:
-    """A help text: paragraphs, and after a line of one \\b (click's mark) lines as they are."""
+    """A help text: paragraphs; lines after a line of one \b (click's mark) stay as they are."""
     lines = []
     for paragraph in text.replace("\f", "").split("\n\n"):
         kept = paragraph.strip().startswith("\b")
@@ -128,7 +128,7 @@ def _text(text: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that troff prints as it is."""
+    """Text that troff prints unchanged."""
     text = text.translate(_ESCAPES)
     return "\\&" + text if text.startswith(".") else text
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Says whether NVIDIA has newer headers than those that pyproject.toml names, and what is new there.
 
-    packaging/newer_headers.py PIP
+packaging/newer_headers.py PIP
 
-A line for each wheel, and always exit status 0: a new release of NVIDIA's, or a missing network, is not the
-fault of the change that CI checks.
+It prints a line for each wheel. The exit status is always 0: a new release of NVIDIA's or a missing network
+is not the fault of the change that CI checks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def newest(pip: str, wheel: str, folder: str) -> Path:
 
 
 def text_of(wheel: str, file: Path) -> str:
-    """The headers in it that declare functions. Raises OSError where they are not there."""
+    """The text of the headers in it that declare functions. Raises OSError if there are none."""
     wanted = headers.FILES[wheel]
     try:
         with zipfile.ZipFile(file) as archive:
@@ -54,7 +54,7 @@ def text_of(wheel: str, file: Path) -> str:
 
 
 def line(pip: str, wheel: str, version: str) -> str:
-    """What there is to say about a wheel."""
+    """The report on a wheel."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             file = newest(pip, wheel, folder)

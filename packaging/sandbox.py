@@ -1,8 +1,8 @@
-"""A sandbox: what a container with a slice is to a program, without an engine.
+"""A sandbox: for a program it looks like a container with a slice, but there is no engine.
 
-It is a mount namespace with the pages, the interposers, and the real libraries aside. Its folder /mnt
-stands for the container's root, so that nothing of the machine's own is covered. For tests and benchmarks of
-the interposers, which have to be built for it (`build`); needs root.
+It is a mount namespace with the pages, the interposers, and the real libraries aside. Its folder /mnt stands
+for the container's root, so that nothing of the machine's own is hidden. Tests and benchmarks of the
+interposers use it, with interposers that `build` makes for it. It needs root.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-#: Where builds for sandboxes look for the pages and the real libraries, and where programs find the
+#: Where the sandbox's interposers look for the pages and the real libraries, and where programs find the
 #: interposers.
 ROOT = "/mnt"
 FOLDER = f"{ROOT}/usr/lib/xpu"
@@ -21,19 +21,19 @@ INTERPOSERS = f"{ROOT}/lib"
 REAL = f"{ROOT}/usr/lib/real"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 PAGES = ("quota", "usage")
-#: Where a simulated driver's libraries find its socket, below the root that they lie in.
+#: The socket of a simulated driver, below the root of its libraries.
 _SIMULATED = "/run/nvidia-sim"
 
 
 def build(kind: str = "") -> str:
-    """Builds the interposers for sandboxes, and gives the folder; `kind`: sanitizers
-    ("address,undefined"). What was built elsewhere serves where there is no make."""
+    """Builds the interposers for sandboxes; returns the folder. `kind`: sanitizers ("address,undefined").
+    Without make, it takes libraries that were built elsewhere."""
     folder = os.path.join(REPOSITORY, "build", f"interposer-test{kind and '-'}{kind.replace(',', '-')}")
     native = os.path.join(REPOSITORY, "native", "interposer", "nvidia")
     settings = [f"OUT={folder}", f"FOLDER={FOLDER}", *([f"SANITIZE={kind}"] if kind else [])]
     if not shutil.which("make") and all(os.path.exists(f"{folder}/{name}") for name in LIBRARIES):
         return folder
-    # Tests that run side by side ask for the same build: one makes it, the others wait.
+    # Tests that run at the same time need the same build: one makes it, the others wait.
     command = ["flock", f"{folder}.lock", "make", "-s", "-C", native, *settings]
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     subprocess.run(command, check=True, timeout=300)
@@ -45,8 +45,8 @@ def command(
 ) -> list[str]:
     """The command that runs `arguments` in a sandbox.
 
-    `pages`, `real` and `interposers` are folders with the files of these names; `simulation` is the root of a
-    simulated driver that `real` belongs to; `setup` is shell that is run in the sandbox before.
+    `pages`, `real` and `interposers` are folders with the files of these names; `simulation` is the root of
+    the simulated driver that `real` belongs to; `setup` is shell code that runs in the sandbox first.
     """
     steps = [f"mount -t tmpfs sandbox {ROOT}", f"mkdir -p {FOLDER} {INTERPOSERS} {REAL}"]
     for name in LIBRARIES:
@@ -62,7 +62,7 @@ def command(
     if simulation:
         steps = [*_private_dev(), *steps, *_simulated_device(simulation)]
     elif os.path.isdir(_SIMULATED):
-        # A made-up machine: its driver is found as a real one is, and its socket is the host's.
+        # The driver of a simulated machine is found as a real one is, and its socket is the host's.
         steps += _socket("")
     return ["unshare", "-m", "sh", "-ec", "\n".join([*steps, setup, 'exec "$@"']), "sh", *arguments]
 

@@ -1,8 +1,8 @@
 """Unpacks wheels, for all versions of Python and all machines: third_party.py WHEELS FOLDER.
 
-A machine that builds or installs a package may have no network, so the wheels are fetched beforehand, by
-hash (`make deps`). What is compiled in one is for one version of Python alone, and what a wheel installs as
-a program is not for us: only modules, their data and the licences are taken.
+A machine that builds or installs a package may have no network, so the wheels are fetched beforehand, by hash
+(`make deps`). Only modules, their data and the licences are taken: compiled parts are for a single version of
+Python, and we do not use the wheels' programs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import zipfile
 
 _NOT_TAKEN = (".so", ".pyi", "/py.typed")
-#: Of the wheel's own records, what says whose it is and on which terms.
+#: The wheel's records that name its author and its licence.
 _KEPT_RECORDS = ("METADATA", "LICENSE", "LICENSE.txt", "LICENSE.mit", "NOTICE", "COPYING")
 
 
@@ -26,14 +26,13 @@ def main(wheels: str, folder: str) -> None:
             with zipfile.ZipFile(os.path.join(wheels, name)) as wheel:
                 for path in filter(_is_taken, wheel.namelist()):
                     _make_module(wheel.extract(path, aside))
-    # Who is killed leaves no half of it, which a later build would take for all.
+    # A killed run must leave no half-filled folder: a later build would take it for complete.
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(aside, folder)
 
 
 def _make_module(path: str) -> None:
-    """Takes the first line of a program away: these are imported, and lintian and rpmlint look for its
-    interpreter."""
+    """Removes a program's first line: the files are imported, and lintian and rpmlint check interpreters."""
     with open(path, "rb+") as file:
         content = file.read()
         if content.startswith(b"#!"):
@@ -48,7 +47,7 @@ def _is_taken(path: str) -> bool:
         return False
     if top.endswith(".dist-info"):
         return os.path.basename(rest) in _KEPT_RECORDS
-    # Neither test suites and samples, nor a module that only serves a compiled half.
+    # Tests and samples are left out, and modules that only serve a compiled part.
     return (
         not path.endswith(_NOT_TAKEN)
         and not {"tests", "benchmarks"} & set(rest.split("/"))

@@ -1,4 +1,4 @@
-"""What the launcher starts with `python -I -S` in an environment of pip's: the shim of that environment."""
+"""The launcher starts this with `python -I -S` in an environment of pip's: the shim of that environment."""
 
 import sys
 

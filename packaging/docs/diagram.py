@@ -1,4 +1,5 @@
-"""Diagrams of the site: a mermaid fence becomes an SVG as the page is built, so reading it fetches nothing.
+"""Diagrams of the site: each mermaid fence becomes an SVG when the page is built, so that readers fetch
+nothing.
 
 The function is a custom fence's `format` of pymdownx.superfences (zensical.toml names it).
 """
@@ -11,5 +12,5 @@ import merm
 
 
 def svg(source: str, *_: Any, **__: Any) -> str:
-    """The fence's text as an SVG element; merm.ParseError where it is no diagram that merm knows."""
+    """The fence's text as an SVG element; merm.ParseError if it is no diagram that merm knows."""
     return f'<div class="diagram">{merm.render_diagram(source)}</div>'

@@ -1,8 +1,8 @@
 """The pictures of the pages, from real output: `make pictures`, or pictures.py PREFIX.
 
-A docker of its own starts containers on two simulated cards; what `xpu agent` serves to browsers is taken by
-headless Chromium, light and dark, and what `xpu top` draws on a terminal becomes an SVG. As root, in two
-minutes, as the page shows how the time went by.
+A docker of its own starts containers on two simulated cards. Headless Chromium takes the page that `xpu
+agent` serves, light and dark; the output of `xpu top` becomes an SVG. It runs as root and takes two minutes,
+because the page shows the last minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from demo import FOLDER, Demo  # noqa: E402
 
 _DOCS = os.path.join(HERE, "..", "..", "docs", "assets")
 _ADDRESS = "127.0.0.1:9477"
-#: By name: what is asked for, what it runs.
+#: By name: the request, and the command.
 _CONTAINERS = {
     "train-bert": ("XPU_MEM=7G XPU_CORES=40 XPU_SCHED=burst", "busy"),
     "infer-llama": ("XPU_MEM=4G XPU_CORES=25", "busy"),
@@ -74,7 +74,7 @@ class Pictures(Demo):
         subprocess.run([*command, f"http://{_ADDRESS}/"], check=True, capture_output=True, timeout=120)
 
     def _terminal(self) -> None:
-        # A terminal of this width, for the colours.
+        # A terminal of this width, with colours.
         shown = subprocess.run(
             ["script", "-qec", f"stty cols 100; {self.xpu} top --once", "/dev/null"],
             env={**self.environ, "TERM": "xterm-256color"}, capture_output=True, text=True, check=True,

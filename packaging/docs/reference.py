@@ -1,8 +1,8 @@
-"""Writes the parts of the pages that the code knows: reference.py [--check]
+"""Writes the parts of the pages that come from the code: reference.py [--check]
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page; PARTS has the
-functions that write it. With --check nothing is written, and two things are errors (lint): a part that is not
-what it would be, and a line of any page over WIDTH columns, unless a program has printed it.
+functions that write it. With --check nothing is written, and two things are errors (lint): a part that is out
+of date, and a line of any page over WIDTH columns, unless a program has printed it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(is_check: bool) -> int:
 
 
 def _too_long() -> Iterator[str]:
-    """The places of such lines. Output is in blocks of the language `console`, below a command."""
+    """The places of too long lines. Output is in blocks of the language `console`, below a command."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
     for name in subprocess.check_output(listed, cwd=_REPOSITORY, text=True).split():
         with open(os.path.join(_REPOSITORY, name), encoding="utf-8") as file:

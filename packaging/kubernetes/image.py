@@ -1,13 +1,13 @@
 """Makes the container image for Kubernetes, as an archive: image.py DEB ARCHIVE WORK.
 
-What is in it, and nothing else: /opt/xpu with the runtime from our Debian package, the packages of the extra
-[kubernetes], and a Python of its own with the C library that it needs (Debian 12's, which the wheels are
-compiled for). That folder is what `xpu kubernetes install-node` copies to nodes, which so need no Python, and
-the device plugin runs there in the node's own mount namespace. No shell, no package manager.
+It has only /opt/xpu: the runtime from our Debian package, the packages of the extra [kubernetes], and a
+Python of its own with the C library that it needs (Debian 12's, for which the wheels are compiled). `xpu
+kubernetes install-node` copies that folder to nodes, so that these need no Python; the device plugin runs
+from it in the node's own mount namespace. The image has no shell and no package manager.
 
 The same package and the same releases of Debian's packages give the same bytes; /opt/xpu/image.json lists
-them. Runs as root, on x86-64, with mmdebstrap, patchelf and a C compiler; WORK is a folder for what is made
-on the way, and is removed first.
+them. It runs as root, on x86-64, with mmdebstrap, patchelf and a C compiler; WORK is a folder for
+intermediate files, and is emptied first.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ PREFIX = "/opt/xpu"
 _PYTHON = f"{PREFIX}/python/bin/python3"
 _SUITE, _VERSION = "bookworm", "3.11"
 _TRIPLET = "x86_64-linux-gnu"
-#: Which `xpu kubernetes install-node` has the node's systemd run.
+#: `xpu kubernetes install-node` lets the node's systemd run this.
 _UNIT = "xpu-agent.service"
 _LOADER = "ld-linux-x86-64.so.2"
 _PACKAGES = (f"python{_VERSION}-minimal", f"libpython{_VERSION}-stdlib", "libstdc++6")
-#: What Python and its modules load; libc has had the rest in it since 2.34, and older objects name them.
+#: The libraries that Python and its modules load. Since 2.34 libc includes the others, but older objects name
+#: them.
 _LIBRARIES = (
     _LOADER, "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1",
     "libresolv.so.2", "libnss_files.so.2", "libnss_dns.so.2", "libgcc_s.so.1", "libstdc++.so.6",
     "libz.so.1", "libexpat.so.1", "libcrypto.so.3", "libssl.so.3", "libffi.so.8", "libsqlite3.so.0",
     "libbz2.so.1.0", "liblzma.so.5", "libuuid.so.1",
 )  # fmt: skip
-#: Of the standard library, what nothing here imports.
+#: Parts of the standard library that nothing here imports.
 _LEFT_OUT = (
     "test", "idlelib", "tkinter", "turtledemo", "turtle.py", "lib2to3", "ensurepip", "distutils", "venv",
     "pydoc_data", "pydoc.py", "unittest", "dbm", "curses", "msilib", "xmlrpc", "__phello__",
@@ -54,7 +55,7 @@ _LEFT_OUT_COMPILED = re.compile(
     r"(_codecs_(cn|hk|iso2022|jp|kr|tw)|_curses.*|_dbm|_gdbm|readline|_tkinter|audioop|ossaudiodev|nis"
     r"|_crypt|_xx.*|_test.*|xxlimited.*)\."
 )
-#: Nobody's, for what needs no root.
+#: The user nobody, for what needs no root.
 _NOBODY = 65532
 _FILES = {
     "etc/passwd": f"root:x:0:0:root:/:/none\nnobody:x:{_NOBODY}:{_NOBODY}:nobody:/:/none\n",
@@ -79,7 +80,7 @@ def main(deb: str, archive: str, work: str) -> None:
     for path, text in _FILES.items():
         with open(os.path.join(root, path), "w", encoding="ascii") as file:
             file.write(text)
-    # Before anything is compiled: that has its source's time in it.
+    # Before compiling, because compiled files contain their sources' times.
     _same_times(root, epoch)
     _compile(root)
     content = {"deb": os.path.basename(deb), "deb_sha256": _sha256(deb), "debian": debian, "wheels": wheels}
@@ -101,7 +102,7 @@ def _run(*words: str, **options: Any) -> str:
 
 
 def _time_of(deb: str) -> int:
-    """The commit's, which all times in our packages are (packaging/source.sh)."""
+    """The commit's time; all times in our packages are the commit's (packaging/source.sh)."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         with tarfile.open(fileobj=process.stdout, mode="r|") as members:
@@ -113,7 +114,7 @@ def _version(deb: str) -> str:
 
 
 def _debian(folder: str) -> dict[str, str]:
-    """Debian's packages, unpacked and not configured, into `folder`; their versions by name."""
+    """Unpacks Debian's packages into `folder`, without configuring them; their versions by name."""
     mirror = next(
         uri
         for line in _run(
@@ -126,7 +127,7 @@ def _debian(folder: str) -> dict[str, str]:
         "mmdebstrap", "--variant=extract", f"--include={','.join(_PACKAGES)}",
         '--aptopt=Acquire::Check-Valid-Until "false"', '--aptopt=Acquire::Languages "none"',
         "--dpkgopt=path-exclude=/usr/share/doc/*",
-        # Extracted packages are in no database; what apt has fetched says which they were.
+        # Extracted packages are in no database; the files that apt has fetched show the versions.
         '--aptopt=Binary::apt::APT::Keep-Downloaded-Packages "true"', "--skip=cleanup/apt",
         _SUITE, folder, mirror,
     )  # fmt: skip
@@ -136,7 +137,7 @@ def _debian(folder: str) -> dict[str, str]:
 
 
 def _python(debian: str, root: str) -> None:
-    """A Python that runs wherever the kernel does: with its own loader and libraries, found beside it."""
+    """A Python that runs on any node: with its own loader and libraries, found beside it."""
     folder = f"{root}{PREFIX}/python"
     library = os.path.join(folder, "lib")
     os.makedirs(os.path.join(folder, "bin"))
@@ -157,13 +158,13 @@ def _python(debian: str, root: str) -> None:
             sys.exit(f"Debian's packages have no {name}")
     program = f"{root}{_PYTHON}"
     shutil.copy(os.path.join(debian, "usr/bin", f"python{_VERSION}"), program)
-    # Its libraries win over those of the node, whose C library may be older.
+    # Its libraries come before the node's, whose C library may be older.
     _run("patchelf", "--set-interpreter", f"{PREFIX}/python/lib/{_LOADER}", program)
     _run("patchelf", "--force-rpath", "--set-rpath", f"{PREFIX}/python/lib", program)
 
 
 def _runtime(deb: str, root: str, work: str) -> None:
-    """What our package has, below PREFIX, and with that Python."""
+    """The files of our package, below PREFIX, with that Python."""
     unpacked = os.path.join(work, "package")
     _run("dpkg-deb", "--extract", deb, unpacked)
     os.makedirs(f"{root}{PREFIX}/bin")
@@ -183,7 +184,7 @@ def _runtime(deb: str, root: str, work: str) -> None:
         text = file.read()
     with open(f"{units}/{_UNIT}", "w", encoding="utf-8") as file:
         file.write(text.replace("=/usr/bin/", f"={PREFIX}/bin/"))
-    # The interpreter is compiled in: nothing in an engine's environment may choose it.
+    # The path of the interpreter is compiled in: an engine's environment must not choose it.
     launcher = os.path.join(work, "launcher")
     _run(
         "make",
@@ -225,9 +226,10 @@ def _same_times(root: str, epoch: int) -> None:
 
 
 def _compile(root: str) -> None:
-    """By the image's own Python, in the image: the standard library without its sources, ours with them."""
+    """Compiles with the image's own Python, in the image: the standard library loses its sources, our modules
+    keep them."""
     standard = f"{PREFIX}/python/lib/python{_VERSION}"
-    # By the sources' times, and not by their content, which would be read at each import.
+    # Bytecode is checked by the sources' times: checking their content would read them at each import.
     environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     inside = ("chroot", root, _PYTHON, "-ISB")
     _run(*inside, "-m", "compileall", "-q", "-b", standard, env=environ)

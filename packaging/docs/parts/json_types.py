@@ -1,6 +1,7 @@
-"""What `--json` prints: the TypedDicts of the product, which mypy holds its output against.
+"""The output of `--json`: the product's TypedDicts; mypy checks the output against them.
 
-They are read and not imported: their comments are the meaning of fields, and some are there for mypy alone.
+They are read and not imported: the comments are the meanings of the fields, and some types exist for mypy
+alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .source import SOURCES, comment_above
 
 #: The names of these TypedDicts end so.
 ENDING = "Json"
-#: By command the type that it prints.
+#: The type that each command prints.
 OUTPUTS = {
     "xpu config show": "ConfigurationJson",
     "xpu devices": "list[DeviceJson]",
@@ -58,7 +59,7 @@ def known() -> dict[str, Object]:
         each, lines = waiting.pop(0)
         bases = [base.id for base in each.bases if isinstance(base, ast.Name) and base.id != "TypedDict"]
         if any(base not in found for base in bases):
-            waiting.append((each, lines))  # those that it inherits from come first
+            waiting.append((each, lines))  # its base classes come first
             continue
         inherited = [field for base in bases for field in found[base].fields]
         meaning = " ".join((ast.get_docstring(each) or "").split())
@@ -67,7 +68,7 @@ def known() -> dict[str, Object]:
 
 
 def _classes() -> Iterator[tuple[ast.ClassDef, list[str]]]:
-    """Each with the lines of its file."""
+    """The TypedDicts, each with the lines of its file."""
     for path in sorted(SOURCES.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if f"{ENDING}(" in text:

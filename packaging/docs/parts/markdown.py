@@ -12,14 +12,14 @@ _WORD = re.compile(r"(?:``.+?``|`[^`]+`|\S)+")
 
 
 def items(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of what is told of, and what is said of it, which may be nothing. Both are Markdown."""
+    """A list of names and their descriptions; a description may be empty. Both are Markdown."""
     return "\n".join(_item(f"{head}: {text}" if text else head) for head, text in pairs)
 
 
 def _item(text: str) -> str:
     lines = ["-"]
     for word in _words(text):
-        # At the begin of a line Markdown takes such a word for a mark of its own.
+        # At the beginning of a line such a word would be Markdown's own mark.
         is_mark = re.fullmatch(r"[-+*>|#]+|\d+[.)]", word) is not None
         if len(lines[-1]) + 1 + len(word) <= WIDTH or is_mark:
             lines[-1] += f" {word}"
@@ -45,12 +45,12 @@ def code(words: Iterable[str]) -> str:
 
 
 def cell(text: str) -> str:
-    """As it stands in a table."""
+    """The text as a cell of a table."""
     return text.replace("|", "\\|")
 
 
 def escaped(text: str) -> str:
-    """Characters that Markdown would take for its own, where they are not in code."""
+    """Escapes characters that are special in Markdown, except in code."""
     pieces = text.split("`")
     pieces[::2] = [re.sub(r"([*<])", r"\\\1", piece) for piece in pieces[::2]]
     return "`".join(pieces)

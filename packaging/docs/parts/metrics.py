@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: the metrics, from what makes them."""
+"""docs/reference/metrics.md: the metrics, read from the modules that make them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xpu_runtime.observe import exposition
 
 from .markdown import code, escaped, items
 
-#: Those of a node by what their labels tell apart; what a name begins with after `xpu_`.
+#: The word after `xpu_` in a metric's name; these of a node's metrics have labels of their own.
 _APART = ("device", "quota", "slice")
 KINDS = ("node", *_APART, "device-plugin", "extender")
 

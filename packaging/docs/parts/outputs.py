@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def outputs() -> str:
-    """The commands in the order of commands.md; an object is where it comes first."""
+    """The commands in the order of commands.md; each object appears where it is used first."""
     contexts = below(click.Context(xpu, info_name="xpu"))
     found = [each for each in contexts if any(option.name == "as_json" for option in each.command.params)]
     commands = [each.command_path for each in found]
@@ -42,7 +42,8 @@ def _section(command: str, shown: dict[str, None]) -> Iterator[str]:
 
 
 def _objects(annotation: ast.expr, shown: dict[str, None]) -> Iterator[str]:
-    """Of the objects in a type, and of those in them; `shown` are those that have one."""
+    """The sections of the objects in a type, and of the objects in those; `shown` has the objects that have
+    one."""
     for name in (each.id for each in ast.walk(annotation) if isinstance(each, ast.Name)):
         if name not in known() or name in shown:
             continue

@@ -8,7 +8,7 @@ SOURCES = Path(__file__).resolve().parents[3] / "src/xpu_runtime"
 
 
 def comment_above(lines: list[str], number: int) -> list[str]:
-    """The lines of the comment `#: ...` right above a line, which is told by its number, 1 is the first."""
+    """The lines of the comment `#: ...` right above line `number`; the first line is 1."""
     found: list[str] = []
     for line in reversed(lines[: number - 1]):
         if not line.strip().startswith("#: "):

@@ -1,4 +1,4 @@
-"""Parts that are made of files of the repository: the default configuration, the order of layers."""
+"""Parts that come from the repository's files: the default configuration, the order of layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def layers() -> str:
     project = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
     (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["xpu_runtime"])
-    # Nothing but errors, paths and the like is below `linux`.
+    # Below `linux` there are only errors, paths and the like.
     shown = layers[: layers.index("linux") + 1]
     rows = [" > ".join(shown[at : at + 4]).replace(" | ", ", ") for at in range(0, len(shown), 4)]
     boxes = [f'    row{number}["{row}"]' for number, row in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""docs/reference/variables.md: what a container may ask for, from the names that a request knows."""
+"""docs/reference/variables.md: the variables of a container, from the names that a request knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FILE = SOURCES / "request/request.py"
 _PAGE = SOURCES.parents[1] / "docs/reference/variables.md"
 _TABLES = ("VARIABLES", "FOR_PROGRAMS")
 _DEFAULT = "default: "
-#: Of the variables whose value is one word, or a list of words.
+#: The variables whose value is one word, or a list of words.
 _WORDS = {
     "XPU_SCHED": SCHEDS,
     "XPU_PRIORITY": PRIORITIES,
@@ -51,7 +51,7 @@ def _variables() -> Iterator[tuple[str, str]]:
 
 
 def _linked(name: str) -> str:
-    """With a link to its section of the page, if it has one."""
+    """The name, with a link to its section of the page if it has one."""
     sections = re.findall(r"^## (.*)$", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     for section in sections:
         if name in section.split(", "):
