@@ -1,5 +1,4 @@
-"""What tests of pools, mappable memory, graphs, IPC and external memory share: programs in sandboxes that
-make the calls they are told to, and the structs that those take."""
+"""Programs in sandboxes that make any call of CUDA on demand, and the structs of these calls."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ WAYS = ("symbol", "lookup", "symbol-per-thread", "lookup-per-thread")
 
 
 def buffer(content: bytes) -> dict[str, str]:
-    """Passed by its address."""
+    """An argument that is passed by its address."""
     return {"in": content.hex()}
 
 
@@ -36,7 +35,7 @@ def u64(value: int) -> dict[str, str]:
 
 
 def value(content: str) -> dict[str, str]:
-    """Passed as it is: a struct that came back as `content`."""
+    """A struct that is passed by value; `content`: the bytes of one that a call returned."""
     return {"value": content}
 
 
@@ -90,12 +89,12 @@ class Program(Process):
         return int.from_bytes(bytes.fromhex(self.bytes(name, *arguments)), "little")
 
     def do(self, name: str, *arguments: Any) -> None:
-        """A call that must succeed."""
+        """Makes a call that must succeed."""
         result = self.code(name, *arguments)
         assert result == SUCCESS, (name, result)
 
     def free_memory(self) -> int:
-        """What cuMemGetInfo says is free."""
+        """The free bytes by cuMemGetInfo."""
         return self.get("cuMemGetInfo_v2", OUT, OUT)
 
 
@@ -103,7 +102,7 @@ Start = Callable[..., Program]
 
 
 def kinds(sandbox: Sandbox, device: int = 0) -> dict[str, int]:
-    """The account's bytes by kind, of all processes together, without those that are 0."""
+    """The account's bytes by kind, of all processes together. Kinds with 0 bytes are left out."""
     found: dict[str, int] = {}
     for one in sandbox.usage(len(pages.quota(str(sandbox.pages)).limits)):
         if one.device == device:
@@ -113,5 +112,5 @@ def kinds(sandbox: Sandbox, device: int = 0) -> dict[str, int]:
 
 
 def unowned(sandbox: Sandbox, device: int = 0) -> int:
-    """What is in the account, and no living process's: freed by its maker, or the maker has ended."""
+    """The account's bytes that belong to no living process. Their maker has freed them or has ended."""
     return sandbox.total(device) - sum(kinds(sandbox, device).values())

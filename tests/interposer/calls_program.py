@@ -1,14 +1,15 @@
-"""A program in a sandbox that makes the calls it is told to: run as `python calls_program.py WAY`.
+"""Makes CUDA calls in a sandbox as its stdin says. Run it as `python calls_program.py WAY`.
 
-Each line on stdin is a JSON list: a CUDA function by its exported name, and its arguments; each line on
-stdout is the list of the result and of what the buffers hold then. An argument is a number, null, or
+Each line on stdin is a JSON list of a CUDA function's exported name and its arguments. Each line on stdout is
+a list of the result and the contents of the buffers. An argument is a number, null, or
 
     {"out": 8}       a buffer of so many zero bytes, passed by its address
     {"in": "00ff"}   a buffer with these bytes, passed by its address
     {"value": "…"}   a struct with these bytes, passed by value
 
-WAY is how the functions are found: `symbol`, or `lookup` (cuGetProcAddress); with `-per-thread` those are
-taken that mean the thread's own default stream, where there are such. Names without "cu" are below.
+WAY says how the functions are found: `symbol`, or `lookup` (cuGetProcAddress). With `-per-thread` the
+variants for the thread's own default stream are taken, where they exist. Names without "cu" are functions
+below.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import threading
 from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
 from typing import Any
 
-#: A version that every driver here is older than: what is looked up is the newest that it has.
+#: A version that every driver here is older than: a look-up finds the newest variant.
 VERSION, PER_THREAD = 13050, 2
-#: Of functions that are looked up as older programs do, as newer ones get another by that name.
+#: Functions that are looked up as older programs do: newer programs get another function by that name.
 OLDER = {
     "cuMemAdvise": 12010,
     "cuMemPrefetchAsync": 12010,
@@ -47,7 +48,7 @@ class Cuda:
         if not self._lookup:
             return getattr(self._library, self._name(name))
         base = re.sub(r"(_v\d)?(_pt[sd]z?)?$", "", name)
-        # One that has no newer name is asked for by its own.
+        # A function without a newer name is looked up by its own.
         for wanted in (base, name):
             found = self._ask(wanted, VERSION if wanted != name else OLDER.get(name, VERSION))
             if found:
@@ -74,7 +75,7 @@ CUDA = Cuda(sys.argv[1])
 
 
 def call(name: str, *arguments: Any) -> list[Any]:
-    """Calls a function; its result and what the buffers hold, in hexadecimal."""
+    """Calls a function. Returns its result and the contents of the buffers in hexadecimal."""
     passed: list[Any] = []
     buffers: list[Any] = []
     for argument in arguments:
@@ -93,14 +94,14 @@ def call(name: str, *arguments: Any) -> list[Any]:
 
 
 def start(device: int = 0) -> int:
-    """cuInit, and the primary context of a device made current."""
+    """Calls cuInit, and makes the primary context of a device current."""
     context = c_void_p()
     result = CUDA.cuInit(0) or CUDA.cuDevicePrimaryCtxRetain(byref(context), device)
     return int(result or CUDA.cuCtxSetCurrent(context))
 
 
 def take_fd(pid: int, fd: int) -> int:
-    """A descriptor of another process, as if it had been sent."""
+    """Takes a descriptor of another process, as if that process had sent it."""
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = libc.syscall(_PIDFD_OPEN, pid, 0)
     mine = libc.syscall(_PIDFD_GETFD, pidfd, fd, 0)
@@ -114,7 +115,8 @@ def close_fd(fd: int) -> int:
 
 
 def race(threads: int, rounds: int, size: int) -> list[int]:
-    """Threads allocate from the pool and free; how often it was given, refused, and otherwise failed."""
+    """Threads allocate from the pool and free. Returns how many calls succeeded, were refused, and failed
+    otherwise."""
     counts = [0, 0, 0]
     context = c_void_p()
     CUDA.cuCtxGetCurrent(byref(context))
@@ -139,14 +141,14 @@ def race(threads: int, rounds: int, size: int) -> list[int]:
 
 
 def malloc(size: int) -> int:
-    """Memory of the system's, not freed."""
+    """Memory of the host, which is not freed."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype = c_void_p
     return int(libc.malloc(c_size_t(size)))
 
 
 def without_descriptors(name: str, *arguments: Any) -> list[Any]:
-    """What a call gets while the program can open nothing."""
+    """A call's result while the program cannot open a file."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:
@@ -156,7 +158,7 @@ def without_descriptors(name: str, *arguments: Any) -> list[Any]:
 
 
 def fork(name: str, *arguments: Any) -> list[Any]:
-    """What a forked child gets for a call."""
+    """A call's result in a forked child."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

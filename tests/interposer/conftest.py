@@ -1,6 +1,6 @@
-"""Sandboxes, and the programs in them; all are gone when the test ends.
+"""Sandboxes and the programs in them. They end with the test.
 
-A sandbox (packaging/sandbox.py) is what a container with a slice is to a program, without an engine.
+A sandbox (packaging/sandbox.py) shows a program what a container with a slice shows it, without an engine.
 Programs in one sandbox share its account. tests/integration has the same in real containers.
 """
 
@@ -22,7 +22,6 @@ from .sandboxes import Sandbox, build, uuids
 
 @pytest.fixture(scope="session")
 def interposers() -> Path:
-    """The folder of the two interposers, built for sandboxes."""
     return build()
 
 
@@ -32,7 +31,7 @@ def sandbox(
     interposers: Path,
     tmp_path: Path,
 ) -> Iterator[Callable[..., Sandbox]]:
-    """`sandbox(4 * GIB)` is a sandbox with that limit on each device of the topology; None: no limit.
+    """`sandbox(4 * GIB)` is a sandbox with that limit on each device of the topology. None: no limit.
 
     `sanitized`: the driver is built with these sanitizers."""
     made = 0
@@ -73,14 +72,14 @@ def any_way(request: pytest.FixtureRequest) -> str:
 
 
 class Started:
-    """The programs of one test. Each is in a sandbox that is there, or in a new one with these limits."""
+    """The programs of one test. Each runs in a given sandbox, or in a new one with the given limits."""
 
     def __init__(self, sandbox: Callable[..., Sandbox]) -> None:
         self._sandbox = sandbox
         self._processes: list[Process] = []
 
     def place(self, where: tuple[Any, ...], options: dict[str, Any]) -> Sandbox:
-        """`where` is a sandbox, or the limits of a new one, which takes its part of `options`."""
+        """`where` is a sandbox, or the limits of a new one. A new one takes its options out of `options`."""
         if isinstance(where[0], Sandbox):
             found: Sandbox
             (found,) = where
@@ -106,7 +105,7 @@ def started(sandbox: Callable[..., Sandbox]) -> Iterator[Started]:
 
 @pytest.fixture
 def program(started: Started) -> cuda_sandbox.Start:
-    """`program(GIB)` starts one in a sandbox of its own with that limit, `program(sandbox)` in that one."""
+    """`program(GIB)` starts a program in a new sandbox with that limit, `program(sandbox)` in a given one."""
 
     def start(*where: Any, **options: Any) -> cuda_sandbox.Program:
         one = cuda_sandbox.Program(started.place(where, options), **options)
@@ -118,7 +117,7 @@ def program(started: Started) -> cuda_sandbox.Start:
 
 @pytest.fixture
 def caller(started: Started) -> calls.Start:
-    """The same for a program that makes the calls it is told to, with a context of `device` if not None."""
+    """The same for a program of calls_program.py. It has a context of `device`, unless that is None."""
 
     def start(*where: Any, device: int | None = 0, **options: Any) -> calls.Program:
         one = calls.Program(started.place(where, options), **options)
@@ -132,7 +131,7 @@ def caller(started: Started) -> calls.Start:
 
 @pytest.fixture
 def worker(started: Started) -> Callable[..., Process]:
-    """`worker(sandbox)` starts the simulator's tests' worker there, by a command `before` it."""
+    """`worker(sandbox)` starts the worker of the simulator's tests; `before`: a command that runs it."""
 
     def start(sandbox: Sandbox, *before: str) -> Process:
         one = nvml_sandbox.interposed(sandbox, *before)

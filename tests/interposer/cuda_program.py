@@ -1,8 +1,8 @@
-"""A program that uses CUDA in a sandbox, told what to do line by line: run as `python cuda_program.py WAY`.
+"""Uses CUDA in a sandbox as its stdin says. Run it as `python cuda_program.py WAY`.
 
-Each line on stdin is a JSON list, a function of `Program` and its arguments; each line on stdout is what it
-returned. WAY is how it finds CUDA's functions: `symbol` (dlsym, as linked programs do) or `lookup`
-(cuGetProcAddress, as cudart does). Where a result and a value come back, they are a list of the two.
+Each line on stdin is a JSON list of the name of a function of `Program` and its arguments. Each line on
+stdout is the returned value. WAY says how CUDA's functions are found: `symbol` (dlsym, as linked programs do)
+or `lookup` (cuGetProcAddress, as cudart does). A result with a value is a list of the two.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ class Cuda:
 
 
 class Program:
-    """What tests ask for."""
-
     def __init__(self, way: str) -> None:
         self.cuda = Cuda(way)
         self.old = Cuda("symbol")
@@ -64,7 +62,7 @@ class Program:
         return int(self.cuda.cuInit(0))
 
     def start(self, device: int = 0) -> int:
-        """cuInit, and the primary context of a device made current."""
+        """Calls cuInit, and makes the primary context of a device current."""
         context = c_void_p()
         result = self.cuda.cuInit(0) or self.cuda.cuDevicePrimaryCtxRetain(byref(context), device)
         return int(result or self.cuda.cuCtxSetCurrent(context))
@@ -86,7 +84,7 @@ class Program:
         return int(getattr(self.old, name)(device))
 
     def create(self, device: int = 0, name: str = "cuCtxCreate_v2") -> list[int | None]:
-        """A context of its own, by any version of cuCtxCreate."""
+        """A new context, by any version of cuCtxCreate."""
         context = c_void_p()
         more = {"cuCtxCreate_v3": (None, 0), "cuCtxCreate_v4": (None,)}.get(name, ())
         return [getattr(self.old, name)(byref(context), *more, 0, device), context.value]
@@ -95,7 +93,7 @@ class Program:
         return int(getattr(self.old, name)(c_void_p(context)))
 
     def attach(self, flags: int = 0) -> list[int | None]:
-        """One use more of the current context."""
+        """Attaches once more to the current context."""
         context = c_void_p()
         return [self.cuda.cuCtxAttach(byref(context), c_uint(flags)), context.value]
 
@@ -177,7 +175,7 @@ class Program:
         return int(self.cuda.cuMipmappedArrayDestroy(c_void_p(mipmap)))
 
     def module(self, name: str = "cuModuleLoadData", size: int = 20) -> list[int | None]:
-        """Loads an image of that many bytes by any of the functions that do."""
+        """Loads an image of that many bytes, by any of the functions that load one."""
         module = c_void_p()
         image = ctypes.create_string_buffer(b".version 8.0\n".ljust(size, b"/"))
         self.images.append(image)
@@ -196,11 +194,11 @@ class Program:
         return int(getattr(self.old, name)(c_void_p(module)))
 
     def function(self, module: int) -> int:
-        """A use of the module."""
+        """Uses the module."""
         return int(self.cuda.cuModuleGetFunction(byref(c_void_p()), c_void_p(module), b"busy_1us"))
 
     def library_module(self, library: int) -> int:
-        """A use of the library in the current context."""
+        """Uses the library in the current context."""
         return int(self.cuda.cuLibraryGetModule(byref(c_void_p()), c_void_p(library)))
 
     def info(self) -> list[int]:
@@ -221,7 +219,7 @@ class Program:
         return [self.old.cuDeviceTotalMem(byref(total), device), total.value]
 
     def nvml_total(self) -> int:
-        """The device's memory as NVML has it, opened by its name."""
+        """The device's memory by NVML. The library is opened by its name."""
         nvml, device, memory = ctypes.CDLL("libnvidia-ml.so.1"), c_void_p(), (c_ulonglong * 3)()
         nvml.nvmlInit_v2()
         nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(device))
@@ -229,8 +227,8 @@ class Program:
         return int(memory[0])
 
     def fork(self) -> list[int]:
-        """What a forked child gets for a free of the parent's memory, for a context, and for 1 MiB; then what
-        the parent gets for the free."""
+        """The results in a forked child for a free of the parent's memory, a context, and 1 MiB; then the
+        result in the parent for the free."""
         pointer = self.alloc(1 << 20)[1]
         reader, writer = os.pipe()
         child = os.fork()
@@ -243,7 +241,7 @@ class Program:
         return [*answers, self.free(pointer)]
 
     def real_start(self) -> int:
-        """A context by the real library, behind the interposer's back."""
+        """Makes a context by the real library, behind the interposer's back."""
         context = c_void_p()
         result = self.real.cuInit(0) or self.real.cuCtxCreate_v2(byref(context), 0, 0)
         return int(result)
@@ -257,11 +255,11 @@ class Program:
         return int(self.real.cuMemFree_v2(self.hidden))
 
     def real_unload(self, module: int) -> int:
-        """As a thread does that has ended it and comes too late to say so."""
+        """Unloads by the real library, as a thread does that has not told the interposer yet."""
         return int(self.real.cuModuleUnload(c_void_p(module)))
 
     def bare(self, name: str) -> int:
-        """Calls a function with nothing but zeros."""
+        """Calls a function with zeros alone."""
         buffer = (c_ulonglong * 16)()
         return int(getattr(self.old, name)(*[byref(buffer)] * 2, *[None] * 6))
 
@@ -270,8 +268,8 @@ class Program:
             return file.read()
 
     def handed_out(self, names: list[str], versions: list[int], flags: list[int]) -> list[str]:
-        """What cuGetProcAddress in both versions hands out wrongly: not what the real library hands out, and
-        not the interposer's in its place where it has that very variant."""
+        """The names for which cuGetProcAddress, in either version, hands out a wrong address. Right is the
+        real library's, or the interposer's where it has that very variant."""
         interposed = set(os.environ["INTERPOSED"].split())
         known = {_address(self.real, name): name for name in os.environ["EXPORTED"].split()}
         known_calls = {"cuGetProcAddress", "cuGetProcAddress_v2"} & set(known.values())

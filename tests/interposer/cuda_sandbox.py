@@ -1,4 +1,4 @@
-"""What tests of the CUDA interposer share: programs in sandboxes that are told what to call."""
+"""Programs of cuda_program.py in sandboxes, for tests of the CUDA interposer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAYS = ("symbol", "lookup")
 #: A card whose contexts take 300 MiB.
 HEAVY: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
 CONTEXT = 300 * MIB
-#: A driver that does not know the container's processes by their ids.
+#: A driver that does not know the container's processes by their pids.
 BLIND: dict[str, Any] = {
     "driver": "R580",
     "gpus": [
@@ -41,7 +41,7 @@ BLIND: dict[str, Any] = {
 
 
 class Program(Process):
-    """A process in a sandbox; see cuda_program.py. `within` is a command that it is started by."""
+    """A process in a sandbox; see cuda_program.py. `within` is a command that starts it."""
 
     def __init__(
         self,
@@ -53,7 +53,9 @@ class Program(Process):
     ) -> None:
         self.sandbox = sandbox
         script = str(Path(__file__).with_name("cuda_program.py"))
-        # pytest's own file for stderr can be read, too, and the interposer takes no such file for a stderr.
+        # pytest's own file for stderr is readable too, and the interposer does not take such a file for a
+        # stderr.
+        # such a file.
         appended = "exec 2>>/proc/self/fd/2\n" + setup
         command = sandbox.command([*within, sys.executable, script, way], appended)
         super().__init__(command, {**sandbox.environ(REAL_CUDA=REAL_CUDA), **environ}, None)

@@ -1,14 +1,14 @@
 /*
- * Linked into a program that runs with gcc's AddressSanitizer or ThreadSanitizer, and forks while its threads
- * run: at a fork no other thread is within the sanitizer's allocator.
+ * Link this into a program that runs with gcc's AddressSanitizer or ThreadSanitizer and forks while its
+ * threads run. At a fork no other thread is then within the sanitizer's allocator.
  *
  * glibc's fork takes the locks of glibc's malloc, so that a child can allocate whatever the parent's threads
- * were doing. The sanitizers of gcc 12 have an allocator of their own, and nobody takes its locks: a child
- * waits for ever for that of a size class (SizeClassAllocator64::GetFromAllocator) which another thread held.
- * So stood the five hung children whose stacks were read, and a program of malloc and fork alone hangs under
- * either sanitizer; in a debugger, with its other thread stopped there, its child waits at the same place.
- * This does for them what glibc does for itself, and no more: the other threads are held back from malloc and
- * free, not from anything else.
+ * were doing. The sanitizers of gcc 12 have an allocator of their own, and nothing takes its locks. A child
+ * then waits for ever for the lock of a size class (SizeClassAllocator64::GetFromAllocator) that another
+ * thread held. The stacks of five hung children showed this. A program of malloc and fork alone hangs under
+ * either sanitizer too; in a debugger, with its other thread stopped there, its child waits at the same
+ * place. This file does for the sanitizers what glibc does for itself: it holds the other threads back from
+ * malloc and free alone.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -49,7 +49,8 @@ static void before_fork(void) {
 
 static void after_fork(void) { __atomic_store_n(&forking, 0, __ATOMIC_SEQ_CST); }
 
-/* Before all libraries that the program opens: its handler is the last before a fork, the first after it. */
+/* Runs before all libraries that the program opens: its handler is the last before a fork and the first after
+ * it. */
 __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(before_fork, after_fork, after_fork);
 }

@@ -1,6 +1,6 @@
-"""Workers in a sandbox, and NVML as they see it.
+"""Workers in a sandbox, and their view of NVML.
 
-The worker is the simulator's tests', which finds the interposers in place of the libraries of the driver.
+The worker is that of the simulator's tests. It finds the interposers in the place of the driver's libraries.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from support.simulation import Process
 from .sandboxes import MACHINE, ROOT, Sandbox
 
 WORKER = REPOSITORY / "tests/support/worker/worker.py"
-#: A root in which the interposers lie where a driver's libraries do.
+#: A root with the interposers in the place of a driver's libraries.
 VIEW = f"{ROOT}/view"
 _LIBRARIES = f"{VIEW}/usr/lib/{MACHINE}-linux-gnu"
 
 
 def setup(sandbox: Sandbox) -> str:
-    """What a sandbox has besides: the interposers below VIEW, and the nodes of MIG devices."""
+    """Adds to a sandbox: the interposers below VIEW, and the nodes of MIG devices."""
     caps = f"{sandbox.driver_root}/dev/nvidia-caps"
     return (
         f"mkdir -p {_LIBRARIES}; ln -s {ROOT}/lib/* {_LIBRARIES}\n"
@@ -51,7 +51,7 @@ def ask(function, *arguments):
 
 
 def nvml(sandbox: Sandbox, script: str, *before: str, more: str = "") -> Any:
-    """What a script that has all of pynvml's names, and `ask`, leaves in `said`; `more`: shell before it."""
+    """The value of `said` after a script with all of pynvml's names and `ask`; `more`: shell before it."""
     program = f"{_NVML}\nnvmlInit()\ncard = nvmlDeviceGetHandleByIndex(0)\n{script}\nprint(json.dumps(said))"
     done = sandbox.run(
         [*before, sys.executable, "-c", program, str(WORKER.parent)], setup=f"{setup(sandbox)}\n{more}"
@@ -61,7 +61,7 @@ def nvml(sandbox: Sandbox, script: str, *before: str, more: str = "") -> Any:
 
 
 def smi(sandbox: Sandbox, *arguments: str, before: tuple[str, ...] = ()) -> str:
-    """What nvidia-smi prints in the sandbox."""
+    """The output of nvidia-smi in the sandbox."""
     (program,) = Path(sandbox.driver_root).glob("usr/bin/nvidia-smi")
     done = sandbox.run([*before, str(program), *arguments], setup=setup(sandbox))
     assert done.returncode == 0, done.stdout + done.stderr

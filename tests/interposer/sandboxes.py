@@ -1,6 +1,6 @@
 """Sandboxes of the tests: a simulated card, the interposers built for tests, and programs that see one slice.
 
-A sandbox (packaging/sandbox.py) is what a container with a slice is to a program, without an engine.
+A sandbox (packaging/sandbox.py) shows a program what a container with a slice shows it, without an engine.
 Programs in one sandbox share its account. tests/integration has the same in real containers.
 """
 
@@ -18,12 +18,12 @@ import sandbox as sandboxes
 from xpu_runtime.limits import pages, usage_page
 
 MACHINE = platform.machine()
-#: Where test builds of the interposers look for the pages and the real libraries.
+#: The folder where test builds of the interposers look for the pages and the real libraries.
 ROOT, FOLDER, LIBRARIES = sandboxes.ROOT, sandboxes.FOLDER, sandboxes.LIBRARIES
 
 #: The sanitizers' runtimes.
 RUNTIMES = {"address,undefined": "asan", "thread": "tsan"}
-#: What the sanitizers of gcc 12 lack at a fork, a part of a program.
+#: The fence that the sanitizers of gcc 12 need at a fork, a part of a program.
 FORK_FENCE = Path(__file__).with_name("fork_fence.c")
 
 
@@ -41,7 +41,7 @@ class Sandbox:
         self.interposers = interposers
 
     def command(self, arguments: list[str], setup: str = "") -> list[str]:
-        """The command that runs `arguments` in the sandbox; `setup` is shell run in it before."""
+        """The command that runs `arguments` in the sandbox; `setup`: shell that runs before it."""
         (driver,) = Path(self.driver_root).glob("usr/lib/*-linux-gnu")
         return sandboxes.command(
             arguments,
@@ -84,23 +84,22 @@ class Sandbox:
         return self.run([sys.executable, "-c", script, *arguments], **options)
 
     def set_limit(self, limit: int | None, device: int = 0) -> None:
-        """What `xpu set` does to the page."""
+        """Changes the page as `xpu set` does."""
         with pages.OpenQuota(str(self.pages)) as page:
             page.set_limit(device, limit)
 
     def usage(self, devices: int = 1) -> list[usage_page.ProcessUsage]:
-        """What the usage page says."""
         return [each for each in usage_page.slots(str(self.pages), devices) if not each.dead]
 
     def total(self, device: int = 0) -> int:
-        """The total of the account in bytes, as the page has it."""
+        """The account's total in bytes, from the page."""
         page = (self.pages / pages.USAGE).read_bytes()
         at = 1024 + 64 * device
         return (int.from_bytes(page[at : at + 8], "little") >> 31) * 512
 
 
 def uuids(root: str, kind: str = "") -> list[str]:
-    """Of the cards below a driver root, as its nvidia-smi lists them; `kind`: the driver's sanitizers."""
+    """The UUIDs of the cards below a driver root, by its nvidia-smi; `kind`: the driver's sanitizers."""
     (smi,) = Path(root).glob("usr/bin/nvidia-smi")
     (libraries,) = Path(root).glob("usr/lib/*-linux-gnu")
     environ = dict(os.environ)
@@ -108,7 +107,7 @@ def uuids(root: str, kind: str = "") -> list[str]:
         environ.update({"LD_PRELOAD": runtime_of(kind), "ASAN_OPTIONS": "detect_leaks=0"})
         environ["LD_LIBRARY_PATH"] = str(
             libraries
-        )  # a sanitizer's dlopen does not look where the program says
+        )  # a sanitizer's dlopen ignores the program's own search path
     command = [str(smi), "--query-gpu=uuid", "--format=csv,noheader"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True, env=environ)
     return listed.stdout.split()
@@ -124,7 +123,7 @@ def compile_c(source: Path, out: Path, *options: str) -> Path:
 
 
 def runtime_of(kind: str) -> str:
-    """The sanitizer's runtime, which must be loaded before all else."""
+    """The sanitizer's runtime, which must be loaded before all other libraries."""
     name = f"lib{RUNTIMES[kind]}.so"
     found = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True)
     return found.stdout.strip()

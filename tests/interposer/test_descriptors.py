@@ -1,4 +1,4 @@
-"""The interposers in a program that has no file descriptor left (EMFILE): refused now, and not for good."""
+"""The interposers in a program without a free file descriptor (EMFILE): the refusal ends when one is free."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAVY: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "context_mib
 NOT_PERMITTED = 800
 
 
-def test_a_lack_at_the_first_call_is_no_refusal_for_life(caller: Start) -> None:
+def test_a_lack_at_the_first_call_is_no_refusal_for_ever(caller: Start) -> None:
     user = caller(GIB, topology=HEAVY, device=None)
     assert user.without_descriptors("cuInit", 0)[0] == NOT_PERMITTED
     assert user.start() == SUCCESS
@@ -26,7 +26,7 @@ def test_a_lack_at_the_first_call_is_no_refusal_for_life(caller: Start) -> None:
     assert kinds(user.sandbox) == {"linear": 4 * MIB, "overhead": 300 * MIB}
 
 
-def test_a_lack_at_the_first_context_is_none_either(caller: Start) -> None:
+def test_a_lack_at_the_first_context_is_no_refusal_for_ever(caller: Start) -> None:
     user = caller(GIB, topology=HEAVY, device=None)
     assert user.code("cuInit", 0) == SUCCESS
     assert user.without_descriptors("cuDevicePrimaryCtxRetain", OUT, 0)[0] == NOT_PERMITTED
@@ -35,7 +35,7 @@ def test_a_lack_at_the_first_context_is_none_either(caller: Start) -> None:
     assert kinds(user.sandbox) == {"linear": 4 * MIB, "overhead": 300 * MIB}
 
 
-def test_the_line_says_what_is_lacking(sandbox: Make) -> None:
+def test_the_line_names_the_lack_of_descriptors(sandbox: Make) -> None:
     script = """
 import ctypes, resource
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -50,7 +50,7 @@ print(codes + [cuda.cuInit(0)])
     assert "no file descriptor left: close some or raise `ulimit -n`" in done.stderr
 
 
-def test_nvml_too(sandbox: Make) -> None:
+def test_nvml_works_again_after_a_lack_of_descriptors(sandbox: Make) -> None:
     script = """
 import ctypes, resource
 nvml = ctypes.CDLL("libnvidia-ml.so.1")

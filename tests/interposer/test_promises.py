@@ -1,4 +1,4 @@
-"""What the interposers never do: start a thread without a cap on cores, or let a variable lift a limit."""
+"""Two promises of the interposers: no thread without a cap on cores, and no variable lifts a limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sandboxes import Sandbox
 
 Sandboxes = Callable[..., Sandbox]
 
-#: Uses what there is, then says how many threads it has and how the limit was held.
+#: Uses CUDA and NVML, then prints the number of its threads and how the limit was held.
 PROGRAM = """
 import ctypes, os
 before = len(os.listdir("/proc/self/task"))
@@ -34,7 +34,7 @@ print(len(os.listdir("/proc/self/task")) - before, total.value, result)
 
 
 def threads_of_the_driver(sandbox: Sandboxes) -> int:
-    """Those that the simulated driver's libraries start by themselves."""
+    """The threads that the simulated driver's libraries start by themselves."""
     (libraries,) = Path(sandbox(GIB).driver_root).glob("usr/lib/*-linux-gnu")
     environ = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True)
@@ -61,7 +61,7 @@ def test_no_environment_variable_lifts_a_limit(sandbox: Sandboxes, environ: dict
     assert done.stdout.split()[1:] == [str(GIB), "2"], done.stderr
 
 
-def test_a_log_and_less_than_the_limit_is_all_that_a_variable_can_ask_for() -> None:
+def test_a_variable_can_ask_only_for_a_log_or_for_less_than_the_limit() -> None:
     asked = set()
     for folder in ("native/account", "native/interposer/nvidia"):
         for source in (REPOSITORY / folder).rglob("*.c"):

@@ -1,4 +1,4 @@
-"""The interposers load in old images, and bring in nothing but what they replace: on both machines."""
+"""The interposers load in old images, and export only functions that they replace, on both architectures."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from support import REPOSITORY
 
 from .sandboxes import LIBRARIES
 
-#: The loader's name on each machine.
+#: The loader's name on each architecture.
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
-#: CentOS 7's.
+#: Versions in CentOS 7.
 OLDEST_GLIBC = (2, 17)
-#: Beside the real library. libdl and libpthread are parts of libc since glibc 2.34.
+#: Libraries beside the real one. libdl and libpthread are parts of libc since glibc 2.34.
 MAY_NEED = {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
 
 
 @pytest.fixture(scope="session")
 def releases(installed: Path) -> dict[str, Path]:
-    """The folder with what a release has for each machine: this one's is installed, the other's is built."""
+    """The folder of a release for each architecture: this machine's is installed, the other's is built."""
     found = {}
     for machine in LOADERS:
         found[machine] = installed / "lib/xpu-container-runtime/native/interposer/nvidia"
@@ -37,7 +37,7 @@ def releases(installed: Path) -> dict[str, Path]:
 
 @pytest.fixture(params=LOADERS)
 def built(request: pytest.FixtureRequest, releases: dict[str, Path]) -> tuple[str, Path]:
-    """A machine's name, and its release."""
+    """An architecture's name, and its release."""
     return request.param, releases[request.param]
 
 
@@ -48,7 +48,7 @@ def readelf(option: str, library: Path) -> str:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_no_symbol_is_newer_than_the_oldest_image(built: tuple[str, Path], library: str) -> None:
+def test_no_symbol_is_newer_than_the_oldest_images_libc(built: tuple[str, Path], library: str) -> None:
     versions = set(re.findall(r"GLIBC_([\d.]+)", readelf("--version-info", built[1] / library)))
     assert versions
     too_new = {each for each in versions if tuple(map(int, each.split("."))) > OLDEST_GLIBC}
@@ -60,7 +60,7 @@ def test_only_libc_and_the_real_library_are_needed(built: tuple[str, Path], libr
     machine, folder = built
     dynamic = readelf("--dynamic", folder / library)
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
-    # The real one first: what it defines comes before what any other does.
+    # The real library is first: its definitions come before those of any other.
     assert needed[0] == f"/usr/lib/xpu/{library.removesuffix('.so.1')}.real"
     assert set(needed[1:]) <= MAY_NEED | {LOADERS[machine]}
     assert {"libdl.so.2", "libc.so.6"} <= set(needed)
@@ -69,7 +69,7 @@ def test_only_libc_and_the_real_library_are_needed(built: tuple[str, Path], libr
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_nothing_is_both_written_and_run(built: tuple[str, Path], library: str) -> None:
+def test_no_segment_is_both_writable_and_executable(built: tuple[str, Path], library: str) -> None:
     headers = readelf("--program-headers", built[1] / library)
     (stack,) = re.findall(r"GNU_STACK.*", headers)
     assert " RW " in stack and "E" not in stack.split()[-2]
@@ -98,7 +98,7 @@ def test_only_functions_of_the_real_library_are_exported(
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_both_machines_export_the_same(releases: dict[str, Path], library: str) -> None:
-    """A function that one machine's interposer lacks would go round the account there."""
+    """A function that is missing on one architecture would bypass the account there."""
     first, second = (
         set(re.findall(r"FUNC +GLOBAL DEFAULT +\d+ (\w+)", readelf("--dyn-syms", folder / library)))
         for folder in releases.values()

@@ -1,16 +1,15 @@
 /*
- * Threads that use CUDA at once, run in a sandbox as `cuda_storm WHAT THREADS ROUNDS [wait]`. It is linked to
- * nothing of CUDA's: libcuda.so.1 is opened by name, as by most programs.
+ * Threads that use CUDA at the same time. Run it in a sandbox as `cuda_storm WHAT THREADS ROUNDS [wait]`. It
+ * is not linked to CUDA, and opens libcuda.so.1 by name as most programs do.
  *
- *   mixed    each thread allocates in several ways, keeps some, frees what it or another thread has kept
- *   double   all threads free the same pointer at once, again and again: one of them succeeds
+ *   mixed    each thread allocates in several ways, keeps some, and frees what any thread has kept
+ *   double   all threads free the same pointer at once, again and again; one of them succeeds
  *   retain   all threads retain and release the primary context
- *   forks    threads allocate and free, while one forks children that do so too
- *   atexit   what was allocated is freed, and CUDA used, when the program's last handlers run
+ *   forks    threads allocate and free; one of them forks children that do the same
+ *   atexit   the program's last handlers free memory and use CUDA
  *
- * With `wait`, it says `ready` once it has its context, and begins when a line comes.
- * Exits 0 if every call did what it must; prints `left BYTES` in the end, what cuMemGetInfo then says is
- * used.
+ * With `wait` it prints `ready` when it has its context, and begins when a line comes. It exits with 0 if
+ * every call did what it must. Last it prints `left BYTES`: the used bytes by cuMemGetInfo.
  */
 #define _GNU_SOURCE
 #include "../../../native/headers/cuda/cuda_api.h"
@@ -41,7 +40,7 @@ static struct {
 static CUcontext context;
 static CUdeviceptr kept[KEPT], shared;
 static int rounds, threads, winners;
-static bool forked; /* all that were to be; atomic */
+static bool forked; /* all forks are made; atomic */
 static pthread_barrier_t barrier;
 
 #define NEED(condition)                                                                                      \
@@ -78,7 +77,7 @@ static CUresult allocate(unsigned int *seed, CUdeviceptr *pointer) {
     }
 }
 
-/* Puts it in the place of another that was kept, and frees that. */
+/* Keeps it in the place of another one, and frees that. */
 static void keep(unsigned int *seed, CUdeviceptr pointer) {
     CUdeviceptr old = __atomic_exchange_n(&kept[rand_r(seed) % KEPT], pointer, __ATOMIC_ACQ_REL);
     if (old)
@@ -132,7 +131,7 @@ static void *retain(void *argument) {
     return NULL;
 }
 
-/* In a child; its parent may have left it no room. */
+/* Runs in a child. The parent may have left it no memory. */
 static void use_once(void) {
     CUdeviceptr pointer;
     CUcontext own;
@@ -156,7 +155,7 @@ static void fork_once(void) {
     NEED(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* Every fork meets all other threads at work. */
+/* All other threads are at work at every fork. */
 static void *forks(void *argument) {
     unsigned int seed = (unsigned int)(uintptr_t)argument;
     bool first = seed == 1;

@@ -1,11 +1,11 @@
 /*
- * How much of a thread's stack the first calls of CUDA in a process need: run as
- * `first_call_stack LIBRARY SIZE`, with a libcuda and the bytes of the threads' stacks. Prints the bytes that
- * each of the calls used, each in a thread of its own: [when it returned, when the thread had ended].
+ * How much of a thread's stack the first calls of CUDA in a process need. Run it as `first_call_stack LIBRARY
+ * SIZE`, with a libcuda and the bytes of the threads' stacks. Each call runs in a thread of its own. It
+ * prints the bytes that each used: [when the call returned, when the thread had ended].
  *
- * The stack is painted before, and looked at afterwards: what is not as it was painted was in use. The thread
- * itself paints and looks too, because its start and its end need more than a small call with newer versions
- * of glibc (2.41, 2.43).
+ * The stack is painted before; bytes that have changed afterwards were in use. The thread itself paints and
+ * looks too, because its start and its end need more than a small call with newer versions of glibc (2.41,
+ * 2.43).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ static size_t used_of(const unsigned char *stack) {
     return stack_size - untouched;
 }
 
-/* Again, up to this frame and the 128 bytes below it that a function may use without moving the pointer. */
+/* Paints up to this frame and the 128 bytes below it that a function may use without moving the pointer. */
 __attribute__((noinline)) static void paint(unsigned char *stack) {
     volatile unsigned char *end = (unsigned char *)__builtin_frame_address(0) - 256;
     for (volatile unsigned char *byte = stack; byte < end; byte++)
@@ -77,7 +77,7 @@ static void *run(void *data) {
     return result;
 }
 
-/* What the thread used of its stack; exits where the call failed. Who needs more dies in the guard. */
+/* The used part of the thread's stack. A call that needs more than the stack dies in the guard. */
 static struct used used_by(void *(*call)(void *)) {
     unsigned char *whole =
         mmap(NULL, GUARD + stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -99,7 +99,7 @@ static struct used used_by(void *(*call)(void *)) {
     return used;
 }
 
-/* Beside what the thread itself needs. */
+/* Prints the use beyond that of the thread itself. */
 static void tell(const char *before, const char *name, void *(*call)(void *), struct used base) {
     struct used used = used_by(call);
     printf("%s\"%s\": [%zu, %zu]", before, name, used.returned - base.returned, used.ended - base.ended);

@@ -1,7 +1,6 @@
 /*
  * A program with two instances of libcuda, each in a namespace of the loader's own (dlmopen), as plugins and
- * tools are loaded. Both use the device; what the account has is asked for outside. Each line on stdin is a
- * step:
+ * tools are loaded. Both use the device. The account is read outside. Each line on stdin is a step:
  *
  *     NUMBER start [DEVICE] | alloc MIB | free | info
  */

@@ -1,6 +1,6 @@
 /*
- * A program built with AddressSanitizer that uses the device, and forks: children that use nothing of it, or
- * begin anew, or fork again, end in good order. LeakSanitizer, which looks at each process's end, is to find
+ * A program, built with AddressSanitizer, that uses the device and forks. The children use no device, begin
+ * anew, or fork again; all must end without an error. LeakSanitizer looks at each process's end and must find
  * nothing.
  */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-"""The CUDA interposer: what contexts take, and what ends with them."""
+"""The CUDA interposer: the memory of contexts, and the memory that ends with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Make = Callable[..., Sandbox]
 
 
 @pytest.mark.parametrize("name", ["cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v4"])
-def test_a_context_is_charged_with_what_the_driver_counts(program: Start, name: str) -> None:
+def test_a_context_is_charged_by_the_drivers_count(program: Start, name: str) -> None:
     user = program(1 * GIB, topology=HEAVY)
     user.init()
     result, context = user.create(0, name)
@@ -45,7 +45,7 @@ def test_a_context_that_does_not_fit_is_taken_down_again(program: Start) -> None
     assert user.start() == OUT_OF_MEMORY
     assert user.create() == [OUT_OF_MEMORY, None]
     assert user.sandbox.total() == 0
-    # Nothing of it is left on the card either, and the program goes on.
+    # Nothing of it is left on the card, and the program goes on.
     user.sandbox.set_limit(CONTEXT)
     assert user.start() == SUCCESS
     assert user.sandbox.total() == CONTEXT
@@ -66,11 +66,11 @@ def test_a_context_is_refused_before_it_is_made_where_one_was_seen(sandbox: Make
 
 
 @pytest.mark.parametrize("destroy", ["cuCtxDestroy", "cuCtxDestroy_v2"])
-def test_with_a_context_ends_its_memory_and_no_other(program: Start, destroy: str) -> None:
+def test_a_contexts_end_frees_its_memory_and_no_other(program: Start, destroy: str) -> None:
     user = program(4 * GIB, topology=HEAVY)
     user.init()
     first, second = user.create()[1], user.create()[1]
-    kept = user.alloc(100 * MIB)[1]  # of the second one, which is current
+    kept = user.alloc(100 * MIB)[1]  # memory of the second context, which is current
     user.current(first)
     gone = [user.alloc(10 * MIB)[1], user.managed(10 * MIB)[1], user.pitch(1000, 1000)[1]]
     assert user.sandbox.total() > 2 * CONTEXT + 120 * MIB
@@ -92,7 +92,7 @@ def test_a_context_ends_with_its_last_use(program: Start, way: str) -> None:
     first, second = user.create()[1], user.create()[1]
     user.alloc(100 * MIB)
     assert user.attach() == [SUCCESS, second]
-    # What is refused is no use: flags, and a context that is not current.
+    # These calls are refused and add no use: flags, and a context that is not current.
     assert user.attach(1)[0] == INVALID_VALUE
     assert user.detach(first) == INVALID_CONTEXT
     assert user.detach(second) == SUCCESS
@@ -104,7 +104,7 @@ def test_a_context_ends_with_its_last_use(program: Start, way: str) -> None:
     assert user.detach(first) != SUCCESS
 
 
-def test_a_use_more_of_the_primary_context(program: Start, way: str) -> None:
+def test_another_use_of_the_primary_context_keeps_it(program: Start, way: str) -> None:
     user = program(4 * GIB, topology=HEAVY, way=way)
     user.start()
     user.alloc(100 * MIB)
@@ -161,14 +161,15 @@ def test_a_reset_gives_back_what_the_primary_context_held(program: Start, name: 
     assert user.sandbox.total() == 0
 
 
-def test_what_the_driver_took_behind_the_interposer_is_found(program: Start) -> None:
+def test_memory_that_the_driver_took_behind_the_interposer_is_found(program: Start) -> None:
     user = program(4 * GIB, topology=HEAVY)
     user.start()
     assert user.real_alloc(1 * GIB) == SUCCESS
     assert user.info() == [SUCCESS, 3 * GIB - CONTEXT, 4 * GIB]
     assert kinds(user.sandbox) == {"overhead": CONTEXT + 1 * GIB}
     assert user.alloc(3 * GIB)[0] == OUT_OF_MEMORY
-    # Given back behind it too: found before the next refusal.
+    # The program gives it back behind the interposer's back. The interposer finds that before the next
+    # refusal.
     assert user.real_free() == SUCCESS
     assert user.alloc(4 * GIB - CONTEXT)[0] == SUCCESS
 
@@ -183,7 +184,8 @@ def test_managed_memory_does_not_hide_the_overhead(program: Start) -> None:
 
 def test_a_process_of_the_same_number_is_not_taken_for_this_one(program: Start) -> None:
     user = program(4 * GIB, topology=HEAVY, XPU_LOG="debug:/dev/shm/log")
-    # As if another process of the host had this one's number: it has memory before the first context is made.
+    # Stands for another process of the host with this one's pid: it has memory before the first context is
+    # made.
     assert user.real_start() == SUCCESS
     assert user.real_alloc(1 * GIB) == SUCCESS
     result, context = user.create()
@@ -215,7 +217,7 @@ def test_a_context_limit_that_takes_memory_is_held(program: Start, way: str) -> 
     assert user.sandbox.total() == CONTEXT
 
 
-def test_where_the_driver_does_not_say_the_cards_free_memory_tells(program: Start) -> None:
+def test_without_a_drivers_report_the_cards_free_memory_tells(program: Start) -> None:
     user = program(1 * GIB, topology=BLIND, CUDA_MODULE_LOADING="EAGER")
     user.init()
     context = user.create()[1]
@@ -236,8 +238,8 @@ def test_where_the_driver_does_not_say_the_cards_free_memory_tells(program: Star
     assert user.sandbox.total() == 0
 
 
-def test_what_others_take_meanwhile_is_not_charged_to_a_context(program: Start) -> None:
-    # A context that seems to take more than any does: here the card's own are so large.
+def test_memory_that_others_take_meanwhile_is_not_charged_to_a_context(program: Start) -> None:
+    # The context seems to take more than any does: the card's own contexts are that large here.
     huge = {"driver": "R580", "gpus": [{**BLIND["gpus"][0], "context_mib": 3000}]}
     user = program(8 * GIB, topology=huge)
     user.start()
@@ -247,10 +249,10 @@ def test_what_others_take_meanwhile_is_not_charged_to_a_context(program: Start) 
 
 
 @pytest.mark.parametrize("wrong", [80 * MIB, 250 * MIB, 900 * MIB])
-def test_a_wrong_guess_of_what_contexts_take_is_mended_by_two_that_agree(program: Start, wrong: int) -> None:
+def test_a_wrong_guess_of_a_contexts_size_is_corrected_by_two_that_agree(program: Start, wrong: int) -> None:
     user = program(4 * GIB, topology=BLIND)
     user.init()
-    # As if neighbours had taken or freed memory while the container's first context was made.
+    # The page is as if neighbours took or freed memory while the container's first context was made.
     with open(user.sandbox.pages / "usage", "r+b") as page:
         page.seek(1024 + 8)
         page.write(wrong.to_bytes(8, "little"))
@@ -273,7 +275,7 @@ def test_without_a_context_nothing_is_charged(program: Start, way: str) -> None:
     assert user.sandbox.usage() == []
 
 
-def test_a_log_tells_what_contexts_take(program: Start) -> None:
+def test_a_log_has_the_size_of_contexts(program: Start) -> None:
     user = program(1 * GIB, topology=HEAVY, XPU_LOG="debug:/dev/shm/log")
     user.start()
     user.alloc(1 * GIB)

@@ -1,7 +1,7 @@
 """The runtime API over the interposers, with the real libcudart of CUDA 11, 12 and 13, shared and static.
 
-The program is that of sim/tests/cudart, which compares what it takes with what the card tells: here the card
-is a slice.
+The program is that of sim/tests/cudart. It compares the memory that it takes with what the card reports. Here
+the card is a slice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def native(native_with_cudart: Path) -> Path:
 
 
 def _ran_out(check: str) -> str:
-    """What is on stderr after a check: that it was the limit, where it asks for more than there is."""
+    """The expected stderr of a check: the limit's line, if the check asks for more memory than there is."""
     if not check.endswith("too-much"):
         return ""
     limit = "xpu: out of memory by this container's limit, not the card's"
@@ -62,7 +62,7 @@ def test_each_of_two_cards_has_its_own(sandbox: Sandboxes, runtime_program: Path
 
 @pytest.mark.parametrize("driver", ["R470", "R535"])
 @pytest.mark.parametrize("check", ["devices", "linear", "too-much", "pools"])
-def test_it_does_on_older_drivers_too(
+def test_it_runs_on_older_drivers_too(
     sandbox: Sandboxes, runtime: Runtime, runtime_program: Path, driver: str, check: str
 ) -> None:
     newest = {"R470": 11, "R535": 12}[driver]

@@ -1,4 +1,5 @@
-"""The interposer: programs may call CUDA in threads with small stacks, the first calls of a process too."""
+"""The interposer: programs may make CUDA's calls in threads with small stacks, even a process's first
+calls."""
 
 from __future__ import annotations
 
@@ -17,8 +18,7 @@ Make = Callable[..., Sandbox]
 KIB = 1 << 10
 #: PTHREAD_STACK_MIN of x86-64.
 SMALLEST = 16 * KIB
-#: Bytes that the interposer may need more than the driver alone. Most of it is the loader's, which loads
-#: NVML.
+#: Bytes that the interposer may need beyond the driver. Most of them are the loader's, which loads NVML.
 MORE = 6 * KIB
 
 
@@ -31,20 +31,22 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def used(
     sandbox: Sandbox, program: Path, library: str, size: int, **environ: str
 ) -> dict[str, tuple[int, int]]:
-    """Bytes of a thread's stack that each call needs: until it returns, and until the thread has ended."""
+    """Bytes of a thread's stack that each call needs, until it returns and until the thread has ended."""
     done = sandbox.run([str(program), library, str(size)], env=environ)
     assert done.returncode == 0, (done.returncode, done.stderr)
     return {name: (returned, ended) for name, (returned, ended) in json.loads(done.stdout).items()}
 
 
-def test_the_first_calls_need_little_more_stack_than_without_it(sandbox: Make, program: Path) -> None:
+def test_the_first_calls_need_little_more_stack_than_without_the_interposer(
+    sandbox: Make, program: Path
+) -> None:
     one = sandbox(GIB)
     alone = used(one, program, f"{FOLDER}/libcuda.real", 1024 * KIB)
     interposed = used(one, program, "libcuda.so.1", 1024 * KIB)
     assert set(alone) == {"cuInit", "cuDevicePrimaryCtxRetain", "cuMemAlloc", "cuMemGetInfo"}
     more = {name: [interposed[name][end] - alone[name][end] for end in (0, 1)] for name in alone}
     assert max(map(max, more.values())) <= MORE, more
-    assert min(returned for returned, _ in alone.values()) > 500  # it does measure
+    assert min(returned for returned, _ in alone.values()) > 500  # The measurement works.
 
 
 @pytest.mark.parametrize("log", ["", "debug"])

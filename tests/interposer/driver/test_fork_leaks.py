@@ -1,4 +1,4 @@
-"""The CUDA interposer in programs that look for leaks: what a forked child leaves of its parent's is none."""
+"""The CUDA interposer in programs that look for leaks: a forked child leaks nothing of its parent's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from support import GIB
 
 from ..sandboxes import Sandbox, compile_c
 
-#: A card that may be bound to multicast objects.
+#: A card that supports multicast objects.
 CARD: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "H200", "multicast": True}]}
-#: What the simulated driver leaves behind is not looked at.
+#: Leaks of the simulated driver are ignored.
 SUPPRESSIONS = "leak:libcuda.real\nleak:libnvidia-ml.real\n"
 #: In a child LeakSanitizer still knows its parent's threads, which the driver's libraries have started.
 OF_PARENTS_THREADS = re.compile(r"==\d+==Running thread \d+ was not suspended. False leaks are possible.\n")

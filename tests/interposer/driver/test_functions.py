@@ -1,4 +1,4 @@
-"""Which of CUDA's functions the interposer has, and what was decided about all others."""
+"""The list of interposed CUDA functions is complete: each function of CUDA has a decision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.exports import listed
 from ..cuda_sandbox import exported
 
 TABLE = headers.TABLES["nvidia-cuda-runtime"]
-#: What the pacer does about each function that gives a device something to do.
+#: The pacer's decision about each function that gives a device work.
 LAUNCHES = TABLE.with_name("launches.txt")
 WORK = {
     "paced",
@@ -27,12 +27,12 @@ WORK = {
     "unseen",
 }
 PARTS = {"interposed", "reported", "graphics", "host", "unseen", "none"}
-#: The package that has cuda.h.
+#: The package with cuda.h.
 WHEEL = "nvidia-cuda-runtime"
 
 
 def decided() -> dict[str, list[str]]:
-    """The table: what was decided → names."""
+    """The table: decision → names."""
     return headers.decided(TABLE)
 
 
@@ -41,7 +41,7 @@ def every_name() -> set[str]:
 
 
 def known_symbols() -> set[str]:
-    """What cuGetProcAddress of a real driver knows, by the list in sim/cuda."""
+    """The names that cuGetProcAddress of a real driver knows, by the list in sim/cuda."""
     listed = (REPOSITORY / "sim/cuda/functions.def").read_text()
     found = re.findall(r"\b(ONE|PTSZ|PTDS)\((cu\w+), \d+, (\w*)\)", listed)
     assert len(found) > 500
@@ -55,13 +55,13 @@ def test_each_function_is_decided_about_once() -> None:
     assert sum(map(len, table.values())) == len(every_name())
 
 
-def test_the_interposer_has_what_the_table_says_and_nothing_else(interposers: Path) -> None:
+def test_the_interposer_has_exactly_the_functions_of_the_table(interposers: Path) -> None:
     assert {name_of(symbol) for symbol in exported(interposers / "libcuda.so.1")} == set(
         decided()["interposed"]
     )
 
 
-def test_what_is_interposed_is_so_in_all_of_its_variants(interposers: Path) -> None:
+def test_an_interposed_function_is_interposed_in_all_of_its_variants(interposers: Path) -> None:
     interposed = set(decided()["interposed"])
     variants = {symbol for symbol in known_symbols() if name_of(symbol) in interposed}
     assert variants - exported(interposers / "libcuda.so.1") == set()
@@ -78,7 +78,7 @@ def test_no_function_of_the_newest_headers_lacks_a_decision() -> None:
     assert headers.undecided(WHEEL, text) == []
 
 
-def test_what_is_interposed_is_so_in_the_variants_of_the_newest_headers(interposers: Path) -> None:
+def test_an_interposed_function_is_interposed_in_the_newest_headers_variants(interposers: Path) -> None:
     interposed = set(decided()["interposed"])
     declared = headers.symbols(headers.text_of_installed(WHEEL))
     variants = {symbol for symbol in declared if name_of(symbol) in interposed}
@@ -92,7 +92,7 @@ def test_a_function_that_a_newer_header_adds_is_named() -> None:
 
 
 def works(text: str) -> set[str]:
-    """Of a header's functions, those that are given a stream, or whose names say that they give work."""
+    """The functions of a header that take a stream, or whose names say that they give work."""
     declared = re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(([^)]*)\)", re.sub(r"(?s)/\*.*?\*/", "", text))
     given = re.compile(r"\bCUstream\s+\w")
     named = re.compile("Launch|Memcpy|Memset|Subgrid|Decompress")
@@ -111,7 +111,7 @@ def test_each_function_that_gives_a_device_work_is_decided_about_once() -> None:
     assert set(names) - every_name() == set()
 
 
-def test_what_is_paced_is_interposed_and_nothing_that_is_not_known_to_launch_is_missing() -> None:
+def test_paced_functions_are_interposed_and_no_way_to_launch_is_missing() -> None:
     table = headers.decided(LAUNCHES)
     assert set(table["paced"] + table["marked"]) - set(decided()["interposed"]) == set()
     launches = {name for name in every_name() if re.search("Launch", name)}

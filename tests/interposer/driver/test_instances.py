@@ -1,4 +1,4 @@
-"""The CUDA interposer twice in one process (dlmopen): what one instance has is not charged to the other
+"""The CUDA interposer twice in one process (dlmopen): memory of one instance is not charged to the other
 too."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def step(binary: Path, tmp_path: Path) -> Iterator[Callable[[Sandbox, str], int]]:
-    """`step(sandbox, "0 alloc 5")`: the CUresult of a step of the one program in the sandbox. Its log is
+    """`step(sandbox, "0 alloc 5")` is the CUresult of a step of one program in the sandbox. Its log is
     `tmp_path / "log"`."""
     started: list[Any] = []
 
@@ -76,7 +76,8 @@ def test_an_instance_is_refused_what_the_other_has_taken(
 def test_an_instance_trusts_the_driver_where_the_other_has_a_context(
     sandbox: Make, step: Callable[[Sandbox, str], int], tmp_path: Path
 ) -> None:
-    """The driver lists this process before the instance has a context there: it is no other one's id."""
+    """The driver lists this process before the instance has a context there. The pid is not another
+    process's."""
     one = sandbox(
         4 * GIB, topology={"driver": "R580", "gpus": [{"model": "T4", "count": 2, "context_mib": 300}]}
     )

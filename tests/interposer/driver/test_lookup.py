@@ -1,4 +1,4 @@
-"""The CUDA interposer: which functions it has, and how programs come by them."""
+"""The CUDA interposer: its functions, and how programs find them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def base(name: str) -> str:
     return re.sub(r"(_v\d+)?(_pt[sd]z|_ptds)?$", "", name)
 
 
-def test_the_interposer_has_every_variant_of_what_it_sees_and_no_other(interposers: Path) -> None:
+def test_the_interposer_has_exactly_the_variants_of_its_functions(interposers: Path) -> None:
     seen = set(decided()["interposed"])
     newest = listed("libcuda")["R615"]
     assert exported(interposers / "libcuda.so.1") == {name for name in newest if name_of(name) in seen}
 
 
 @pytest.mark.parametrize("topology", ["1xT4-R470", "1xT4-R535", "1xT4-R580"])
-def test_what_is_handed_out_by_name_is_ours_exactly_where_it_has_that_variant(
+def test_a_look_up_by_name_finds_the_interposers_variant_where_it_has_one(
     sandbox: Make, program: Start, interposers: Path, topology: str
 ) -> None:
     one = sandbox(1 * GIB, topology=topology)

@@ -1,6 +1,6 @@
-"""What the interposers export and an older driver lacks does what its older variant does.
+"""Functions that the interposers export and an older driver lacks do what their older variants do.
 
-dlsym finds it on every driver, as it is the interposer's, and programs take that for the driver's having it.
+dlsym finds the interposer's function on every driver, and programs then assume that the driver has it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def context(user: Program, sandbox: Sandbox) -> None:
 
 def synchronize(user: Program, sandbox: Sandbox) -> None:
     first = user.get("cuCtxGetCurrent", OUT)
-    # Of NULL, of one that is none, and without any argument, as Numba calls it: of the current one.
+    # The context is NULL, an invalid one, or missing, as Numba calls it. Each means the current one.
     for arguments in ([None], [0xDEAD0], []):
         launch(user, 20)
         user.do("cuCtxSynchronize_v2", *arguments)
@@ -243,7 +243,7 @@ def _launch_by_config(user: Program, suffix: str) -> None:
     assert user.code(f"cuStreamQuery{suffix}", None) == NOT_READY
 
 
-#: What an older function does, and which one does it.
+#: An older function's effect, and the functions that have it.
 SERVED: dict[str, tuple[str, Callable[[Program, Sandbox], None]]] = {
     "cuCtxCreate_v4": ("cuCtxCreate_v3", context),
     "cuCtxSynchronize_v2": ("cuCtxSynchronize", synchronize),
@@ -263,7 +263,7 @@ SERVED: dict[str, tuple[str, Callable[[Program, Sandbox], None]]] = {
     "cuMulticastBindAddr_v2": ("cuMulticastBindAddr", bind_address),
     "cuMulticastBindMem_v2": ("cuMulticastBindMem", bind_memory),
 }
-#: What came without a forerunner: the driver's own answer for what it does not support.
+#: Functions without an older variant: the driver's own error for an unsupported call.
 ALONE = {
     "cuGraphAddNode",
     "cuLibraryLoadData",
@@ -288,12 +288,12 @@ ALONE = {
 
 
 def lacking(interposers: Path, library: str, branch: str) -> set[str]:
-    """What the interposer exports and that branch does not."""
+    """The functions that the interposer exports and a driver branch lacks."""
     return exported(interposers / f"{library}.so.1") - listed(library)[branch]
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
-def test_what_cuda_s_driver_lacks_is_done_by_what_it_has(
+def test_a_function_that_libcuda_lacks_is_done_by_its_older_variant(
     sandbox: Make, caller: Start, interposers: Path, branch: str
 ) -> None:
     one = sandbox(4 * GIB, topology={"driver": branch, "gpus": CARDS})
@@ -310,7 +310,7 @@ def test_what_cuda_s_driver_lacks_is_done_by_what_it_has(
         assert user.code(name, NOTHING, NOTHING, *[None] * 6) == NOT_SUPPORTED, name
 
 
-#: As Numba up to 0.61 looks for functions, and calls what it finds.
+#: Numba up to 0.61 looks functions up like this, and calls what it finds.
 NEWEST_FIRST = """
 import ctypes
 library = ctypes.CDLL("libcuda.so.1")
@@ -330,7 +330,7 @@ def test_a_program_that_takes_the_newest_name_that_it_finds_synchronizes(sandbox
     assert done.stdout == f"{[0] * 7}\n", done.stderr
 
 
-#: NVML's, likewise. What came without a forerunner is, to NVIDIA's binding, a function that is not found.
+#: The same for NVML. NVIDIA's binding reports functions without an older variant as not found.
 NVML_SERVED = {
     "nvmlDeviceGetAccountingStats_v2",
     "nvmlDeviceGetComputeRunningProcesses_v3",
@@ -372,7 +372,9 @@ said["alone"] = {name: getattr(library, name)(card, zeros) for name in sys.argv[
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
-def test_what_nvml_lacks_is_done_by_what_it_has(sandbox: Make, interposers: Path, branch: str) -> None:
+def test_a_function_that_nvml_lacks_is_done_by_its_older_variant(
+    sandbox: Make, interposers: Path, branch: str
+) -> None:
     names = lacking(interposers, "libnvidia-ml", branch)
     assert names <= NVML_SERVED | NVML_ALONE, "a function that is new in the interposer wants a decision here"
     script = NVML_SCRIPT.replace("sys.argv[2:]", repr(sorted(names & NVML_ALONE)))

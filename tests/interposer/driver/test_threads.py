@@ -1,4 +1,4 @@
-"""The CUDA interposer under many threads and forks at once, also with sanitizers in it."""
+"""The CUDA interposer with many threads and forks at the same time, also built with sanitizers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_account_is_exact_whatever_threads_do_at_once(sandbox: Make, storm: 
     one = sandbox(2 * CONTEXT + 80 * MIB, topology=HEAVY)
     done = one.run([str(storm), what, "8", "300"], env={"XPU_LOG": "off"})
     assert (done.returncode, done.stdout, done.stderr) == (0, f"left {CONTEXT}\n", "")
-    # What it had when it ended has come back.
+    # All of its memory has come back at its end.
     assert one.run([str(storm), "retain", "1", "1"]).stdout == f"left {CONTEXT}\n"
 
 
@@ -69,7 +69,7 @@ SANITIZED = [(kind, what) for kind in RUNTIMES for what in STORMS]
 
 
 def fenced(kind: str, folder: Path) -> Path:
-    """The program with what the sanitizers of gcc 12 lack at a fork: see fork_fence.c."""
+    """The program with a fence for gcc 12's sanitizers at a fork: see fork_fence.c."""
     source = Path(__file__).with_name("cuda_storm.c")
     return compile_c(source, folder / "storm", str(FORK_FENCE), "-lpthread", "-ldl", f"-l{RUNTIMES[kind]}")
 
@@ -78,15 +78,15 @@ def fenced(kind: str, folder: Path) -> Path:
 def test_sanitizers_find_nothing(sandbox: Make, storm: Path, tmp_path: Path, kind: str, what: str) -> None:
     one = sandbox(GIB, topology=HEAVY, libraries=build(kind))
     program = fenced(kind, tmp_path) if what == "forks" else storm
-    # Of the program, only what the interposer does is looked at: neither it nor the driver was built with
-    # them.
+    # Only the interposer's own races in the program are reported: the program and the driver are built
+    # without the sanitizer.
     environ = {
         "LD_PRELOAD": runtime_of(kind),
         "ASAN_OPTIONS": "detect_leaks=0",
-        # A child starts the driver's threads, after a fork beside those of its parent.
+        # A child starts the driver's threads after a fork, beside those of its parent.
         "TSAN_OPTIONS": "exitcode=66 die_after_fork=0",
     }
-    # (unshare and sh come first, and are not to have it)
+    # unshare and sh run first, without the sanitizer
     done = one.run(
         ["env", *(f"{name}={value}" for name, value in environ.items()), str(program), what, "4", "60"]
     )

@@ -1,4 +1,4 @@
-"""The CUDA interposer: what a program sees of the card, and that it sees none without valid pages."""
+"""The CUDA interposer: a program's view of the card, and no card without valid pages."""
 
 from __future__ import annotations
 

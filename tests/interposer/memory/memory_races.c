@@ -1,7 +1,7 @@
 /*
- * Threads that take and free memory in all the ways that have a life of their own: pools, mappable memory,
- * graphs; run as `memory_races THREADS ROUNDS [wait]`. Whatever is refused, each frees what it has, and in
- * the end prints how often it was given and refused.
+ * Threads that take and free memory that lives on its own: pools, mappable memory, graphs. Run it as
+ * `memory_races THREADS ROUNDS [wait]`. After a refusal a thread frees its memory and goes on. Last it prints
+ * how many calls succeeded and how many were refused.
  */
 #include "../../../native/headers/cuda/cuda_api.h"
 
@@ -124,7 +124,7 @@ int main(int argc, char **argv) {
     CHECK(cuInit(0));
     CHECK(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK(cuCtxSetCurrent(context));
-    if (argc > 3) { /* the others are to have their contexts, too, before the memory is gone */
+    if (argc > 3) { /* all processes make their contexts before the memory is gone */
         puts("ready");
         fflush(stdout);
         getchar();
@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
         pthread_join(threads[i], NULL);
     CHECK(cuCtxSynchronize());
     CHECK(cuDeviceGraphMemTrim(0));
-    CHECK(cuMemGetInfo_v2(&bytes, &bytes)); /* who looks cleans up after the dead */
+    CHECK(cuMemGetInfo_v2(&bytes, &bytes)); /* a look cleans up after the dead */
     printf("%u %u\n", given, refused);
     fflush(stdout);
     getchar();

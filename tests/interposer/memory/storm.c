@@ -1,13 +1,13 @@
 /*
- * A storm: threads that take and free memory in all of CUDA's ways, at random by a seed, in a sandbox. Run as
+ * A storm: threads take and free memory in all of CUDA's ways, at random by a seed, in a sandbox. Run it as
  *
  *   storm BOARD PROCESS SEED THREADS ROUNDS LIMIT [alone] [fork]
  *
- * BOARD is a file that the processes of the storm share, PROCESS a number that no other has; `alone`: no
- * other process uses the card, and no refusal may be one that what the driver reports contradicts; `fork`:
- * children are forked, and executed, meanwhile. In the end it frees all, prints how many operations there
- * were, how many were given and how many refused, waits for a line or the end of its input, and leaves CUDA.
- * `storm child` is what it executes.
+ * BOARD is a file that the processes of the storm share. PROCESS is a number that no other process has.
+ * `alone`: no other process uses the card, and a refusal that contradicts the driver's report is an error.
+ * `fork`: children are forked and executed meanwhile; `storm child` is the program that they execute. In the
+ * end it frees all memory and prints the numbers of operations, successes and refusals. Then it waits for a
+ * line or the end of its input, and leaves CUDA.
  */
 #include "storm.h"
 
@@ -73,7 +73,7 @@ size_t some(struct worker *worker, unsigned most) {
     }
 }
 
-/* What the driver reports of the card, by the real NVML. */
+/* The card's used bytes as the driver reports them, by the real NVML. */
 static uint64_t driver_used(void) {
     struct {
         unsigned long long total, free, used;
@@ -130,7 +130,7 @@ static struct thing *any_way(struct worker *worker) {
     return ways[at].way(worker);
 }
 
-/* In a child; its parent may have left it no room. */
+/* Runs in a child. The parent may have left it no memory. */
 static int use_once(void) {
     CUdeviceptr pointer;
     CUcontext own;
@@ -147,8 +147,8 @@ static int use_once(void) {
     return result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : 5;
 }
 
-/* gcc 12's sanitizers have an allocator whose locks nobody takes at a fork, as glibc takes those of its own:
- * a child waits for ever for one that another thread held. So no other thread is within it then. */
+/* gcc 12's sanitizers have an allocator of their own. glibc's fork does not take its locks, and a child waits
+ * for ever for a lock that another thread held. So no other thread may be within the allocator at a fork. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { SANITIZED = true };
 #else
@@ -191,7 +191,7 @@ static void *run(void *number) {
             fork_one(&worker);
         else
             keep(below(&worker, 5) ? any_way(&worker) : NULL, &worker);
-        if (alone) /* small allocations leave up to 8 MiB unseen of what they take, and as much again */
+        if (alone) /* small allocations leave up to 8 MiB of steps uncharged, and as much again */
             NEED(driver_used() <= limit + UNSEEN);
         operation_ended();
     }
@@ -239,8 +239,7 @@ int main(int argc, char **argv) {
     }
     NEED(count <= MAX_THREADS);
     MUST(cuInit(0));
-    for (;;) { /* until others leave room; what a context takes is known once it is there, and may be given
-                  back */
+    for (;;) { /* until others leave memory; a context's size is known only once it is made */
         operation_begins();
         CUresult result = cuDevicePrimaryCtxRetain(&context, 0);
         operation_ended();
@@ -262,7 +261,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     (void)getchar();
     size_t free_bytes, total;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total)); /* who looks cleans up after the dead */
+    MUST(cuMemGetInfo_v2(&free_bytes, &total)); /* a look cleans up after the dead */
     printf("%zu\n", total - free_bytes);
     fflush(stdout);
     (void)getchar();

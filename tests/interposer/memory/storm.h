@@ -1,9 +1,10 @@
 /*
- * What the parts of the storm share: its threads, and the things that they make and end.
+ * The parts of the storm share this: its threads, and the things that they make and end.
  *
- * A way makes a thing, or NULL where it made none or was refused. Things lie in one table of the process: who
- * puts one there ends the one that was there, so that what one thread made another ends. What goes wrong, but
- * a refusal for want of memory, ends the process with the line and the seed.
+ * Each `way_` function makes a thing. It returns NULL if it made none or was refused. Things lie in one table
+ * of the process. A thread that puts a thing into a place ends the thing that was there, so one thread's
+ * thing is ended by another. Any error but a refusal for lack of memory ends the process and prints the line
+ * and the seed.
  */
 #ifndef STORM_H
 #define STORM_H
@@ -36,23 +37,23 @@ struct thing {
         CUgraphExec exec;
     };
     CUmemGenericAllocationHandle handle;
-    CUdeviceptr address, pointers[PIECES]; /* reserved; of a pool or a graph */
+    CUdeviceptr address, pointers[PIECES]; /* reserved addresses; pointers of a pool or a graph */
     CUgraph graph;
     size_t size;
-    int count, fd; /* pointers or handles; a descriptor that was exported, or -1 */
+    int count, fd; /* pointers or handles; an exported descriptor, or -1 */
     bool mapped;
 };
 
-/* Of the whole process. */
+/* The process's own. */
 extern unsigned first_seed;
-extern bool alone;                        /* nobody else uses the card */
+extern bool alone;                        /* no other process uses the card */
 extern uint64_t limit;                    /* bytes */
-extern unsigned given, refused, mistaken; /* atomic; mistaken: refused though there was room */
+extern unsigned given, refused, mistaken; /* atomic; mistaken: refused although there was memory */
 
 unsigned below(struct worker *worker, unsigned number);
 struct thing *thing(void (*end)(struct thing *, struct worker *));
 CUstream stream_of(struct worker *worker);
-/* Some bytes; `most`: MiB. */
+/* A random size up to `most` MiB. */
 size_t some(struct worker *worker, unsigned most);
 
 _Noreturn void wrong(const char *file, int line, const char *what, int result);
@@ -67,8 +68,7 @@ _Noreturn void wrong(const char *file, int line, const char *what, int result);
         if (must_result != CUDA_SUCCESS)                                                                     \
             wrong(__FILE__, __LINE__, #call, (int)must_result);                                              \
     } while (0)
-/* True: given. False: refused for want of memory, which is the answer that there may be; `bytes`: what the
- * driver would have taken at most. */
+/* True: given. False: refused for lack of memory. `bytes`: the most that the driver would have taken. */
 bool may(CUresult result, uint64_t bytes, const char *file, int line, const char *what);
 #define MAY(call, bytes) may(call, bytes, __FILE__, __LINE__, #call)
 
@@ -88,13 +88,13 @@ struct thing *way_limits(struct worker *worker);
 struct thing *way_calm(struct worker *worker);
 struct thing *way_wrong(struct worker *worker);
 /* storm_share.c */
-/* `process`: its number on the board, another one for each process that runs meanwhile. */
+/* `process`: its number on the board. No other running process has it. */
 void board_open(const char *path, unsigned process);
-/* Every operation on the card is between these two. The first waits while the observer wants none under way.
- */
+/* Every operation on the card is between these two. The first waits while the observer has paused operations.
+ * */
 void operation_begins(void);
 void operation_ended(void);
-/* Within an operation: the other threads of this process end theirs and begin none, until it says so. */
+/* Within an operation: the other threads of this process end theirs and begin none until it allows that. */
 void others_wait(bool wait);
 struct thing *way_export(struct worker *worker);
 struct thing *way_open(struct worker *worker);

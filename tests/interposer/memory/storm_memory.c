@@ -97,7 +97,7 @@ static void end_sparse(struct thing *old, struct worker *worker) {
     MUST(cuArrayDestroy(old->array));
 }
 
-/* One tile of it has memory, which nothing but the mapping keeps. */
+/* One tile has memory, which only the mapping keeps alive. */
 struct thing *way_sparse(struct worker *worker) {
     CUDA_ARRAY3D_DESCRIPTOR description = {.Width = 1024,
                                            .Height = 1024,
@@ -111,7 +111,7 @@ struct thing *way_sparse(struct worker *worker) {
     MUST(cuArray3DCreate_v2(&made->array, &description));
     CUarrayMapInfo tile = tile_of(made, CU_MEM_OPERATION_TYPE_MAP);
     MUST(cuMemMapArrayAsync(&tile, 1, stream_of(worker)));
-    if (below(worker, 2)) /* again, in its own place */
+    if (below(worker, 2)) /* again, at its own place */
         MUST(cuMemMapArrayAsync(&tile, 1, stream_of(worker)));
     MUST(cuMemRelease(made->handle));
     return made;
@@ -156,7 +156,7 @@ struct thing *way_default_pool(struct worker *worker) {
                   made);
 }
 
-/* Before or after its pointers. */
+/* The pool ends before or after its pointers. */
 static void end_own_pool(struct thing *old, struct worker *worker) {
     bool first = below(worker, 2) != 0;
     if (first)

@@ -1,6 +1,7 @@
-"""What tests of the storm share: its program, an observer of the driver from outside, and the run of several.
+"""The storm's program, an observer of the driver from outside, and runs of several processes.
 
-The truth is the simulated driver's own NVML, read on the host: what each process has, and what the card has.
+The reference is the simulated driver's own NVML, read on the host: the memory of each process and of the
+card.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ CONTEXT = 24 * MIB
 #: Contexts take CONTEXT each. The card is larger than all limits.
 TOPOLOGY = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": CONTEXT // MIB}]}
 PARTS = ("storm_memory.c", "storm_work.c", "storm_share.c")
-#: What a thread may have taken that is charged only after the call: a module of 1.5 MiB, a heap of 12 MiB in
-#: place of 8, what small allocations have beyond their size before that adds up (8 MiB a process).
+#: Memory that a thread may have taken and that is charged only after the call: a module of 1.5 MiB, a heap of
+#: 12 MiB in place of 8, and the unused parts of small allocations' steps (8 MiB a process).
 UNASKED = 8 * MIB
-#: What a call may have taken until it gives it back and refuses: a pool's growth, by steps of 32 MiB.
+#: Memory that a call may take before it gives it back and refuses: a pool's growth, by steps of 32 MiB.
 UNDONE = 64 * MIB
 #: Places for processes on the board of storm_share.c.
 _PROCESSES = 64
-#: Seconds between two pauses, and for which one waits until no operation is under way (an operation may have
-#: failed and ended its process; the test then says so).
+#: Seconds between two pauses, and the longest wait in one until no operation is under way. (An operation may
+#: have failed and ended its process; the test then says so.)
 _BETWEEN, _PATIENCE = 0.1, 10
 _MAX_PROCESSES = 1024
-#: Seconds in which all processes must be done; then they are killed, and the test fails.
+#: All processes must end within these seconds. Then they are killed, and the test fails.
 _HANG = 120
 
 
@@ -61,7 +62,7 @@ class _Process(ctypes.Structure):
 
 
 class Card:
-    """The card as the driver says it is, seen from the host."""
+    """The card as the driver reports it to the host."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         (library,) = Path(sandbox.driver_root).glob("usr/lib/*-linux-gnu/libnvidia-ml.so.1")
@@ -86,7 +87,7 @@ class Card:
 
 
 class Board:
-    """What the observer of a storm writes and reads of the file that its processes share (storm_share.c)."""
+    """The observer's view of the file that the storm's processes share (storm_share.c)."""
 
     class _Head(ctypes.Structure):
         _fields_ = [("pause", ctypes.c_uint32), ("under_way", ctypes.c_uint32 * _PROCESSES)]
@@ -98,28 +99,28 @@ class Board:
             self._head = self._Head.from_buffer(mmap.mmap(file.fileno(), 0))
 
     def pause(self, wanted: bool) -> None:
-        """No operation begins from soon on, or they go on."""
+        """Stops operations from beginning, or lets them begin again."""
         self._head.pause = wanted
 
     def forget(self, process: int) -> None:
-        """Of a process that is gone, whatever it was doing."""
+        """Clears the operations of a process that has ended."""
         self._head.under_way[process] = 0
 
     def quiet(self, but: set[int]) -> bool:
-        """No process, but those with these numbers, has an operation under way."""
+        """Whether no process has an operation under way, except those with these numbers."""
         return not any(count for process, count in enumerate(self._head.under_way) if process not in but)
 
 
 class Watch(threading.Thread):
-    """Asks the driver all the time how much there is in use, and keeps the most.
+    """Asks the driver all the time for the used memory, and keeps the maximum.
 
-    Now and then it lets all operations end and none begin, and asks then: how long an operation takes is the
-    machine's affair, and no time tells what it will give back. What is in use in two such pauses in a row
-    lasts: a pool that has grown too much, while work on its stream was not done, is made smaller later.
+    Nobody can say how long an operation takes, or how much it gives back at its end. So now and then all
+    operations end and none begins, and the driver is asked then. Memory that is in use in two such pauses in
+    a row lasts: a pool that has grown too much while its stream had work is made smaller later.
 
-    Of a process that is being killed, the kernel gives up the lock of its slot before it closes its
-    descriptors, one after the other, and only then the driver hears of it. So what such a one has is not
-    counted until it is gone, nor is the card as a whole.
+    When a process is killed, the kernel drops the lock of its slot before it closes its descriptors. The
+    driver hears of the end only after that. So the memory of such a process is not counted until it is gone,
+    and neither is the card's total.
     """
 
     def __init__(self, card: Card, board: Board) -> None:
@@ -130,19 +131,19 @@ class Watch(threading.Thread):
         self._lock = threading.Lock()
         #: The number on the board of each process that is being killed, by its pid.
         self._ending: dict[int, int] = {}
-        #: Bytes: the most that was seen, and the most that was there in two pauses in a row.
+        #: Bytes: the maximum of all samples, and the maximum that was there in two pauses in a row.
         self.most = self.lasting = 0
         self.samples = self.pauses = 0
         self._in_last_pause = 0
 
     @contextmanager
     def leaving_out(self, pid: int, process: int) -> Iterator[None]:
-        """While it lasts, no sample has this process; on its return the process must be gone."""
+        """Samples leave out this process until the return. The process must be gone then."""
         with self._lock:
             self._ending[pid] = process
         yield
         with self._lock:
-            self._card.used()  # the driver has heard of it before it answers this
+            self._card.used()  # The driver hears of the end before it answers this.
             del self._ending[pid]
             self._board.forget(process)
 
@@ -163,7 +164,7 @@ class Watch(threading.Thread):
     def _quiet_sample(self) -> None:
         until = time.monotonic() + _PATIENCE
         while time.monotonic() < until:
-            # (also what orders the pause before the look: a system call, by which the store has reached all)
+            # The sleep is also a system call, which orders the pause before the look.
             time.sleep(0.0005)
             with self._lock:
                 if self._board.quiet(set(self._ending.values())):
@@ -188,7 +189,7 @@ class Watch(threading.Thread):
 
 
 class Storm:
-    """Several processes of the storm in one sandbox, and what they must leave behind."""
+    """Several processes of the storm in one sandbox, and checks of what they leave behind."""
 
     def __init__(self, sandbox: Sandbox, folder: Path, limit: int, seed: int, kind: str = "") -> None:
         (library,) = Path(sandbox.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
@@ -203,7 +204,6 @@ class Storm:
         self._numbers: dict[int, int] = {}
 
     def start(self, threads: int, rounds: int, *options: str, **environ: str) -> Any:
-        """One process."""
         self.processes += 1
         number = self.seed * 1000 + self.processes
         arguments = [
@@ -227,7 +227,7 @@ class Storm:
         return one
 
     def finished(self, one: Any) -> None:
-        """It has freed all that it had, and waits."""
+        """Waits until it has freed all of its memory."""
         line = one.stdout.readline()
         assert line, f"seed {self.seed}: {one.wait(60)}: {one.stderr.read()}"
         operations, given, refused = (int(word) for word in line.split())
@@ -236,7 +236,7 @@ class Storm:
         self.refused += refused
 
     def look(self, one: Any) -> int:
-        """What cuMemGetInfo says is used, in a process that waits."""
+        """The used bytes by cuMemGetInfo, in a process that waits."""
         one.stdin.write("\n")
         one.stdin.flush()
         return int(one.stdout.readline())
@@ -244,7 +244,7 @@ class Storm:
     def run(
         self, together: int, threads: int, rounds: int, *options: str, kills: int = 0, **environ: str
     ) -> None:
-        """The storm; on return all processes are gone, and what must hold held."""
+        """Runs the storm. On return all processes are gone and all checks have passed."""
         running: list[Any] = []
         guard = threading.Timer(_HANG, self._kill, [running])
         guard.daemon = True
@@ -274,7 +274,8 @@ class Storm:
         assert watch.most <= asked + threads * UNDONE, seen
 
     def _account_is_exact(self, running: list[Any]) -> None:
-        """They have freed all that they had: once each has looked, the account is what the driver says."""
+        """All processes have freed their memory. Once each has looked, the account equals the driver's
+        report."""
         said = f"seed {self.seed}"
         looks = [self.look(one) for one in running]
         assert looks[-1] == self.card.used() == self.sandbox.total(), (said, looks, self.sandbox.usage())
@@ -285,7 +286,7 @@ class Storm:
     def _replace(
         self, watch: Watch, one: Any, threads: int, rounds: int, *options: str, **environ: str
     ) -> Any:
-        """Kills a process once it has had a while, and starts another."""
+        """Kills a process after a short time, and starts another."""
         deadline = time.monotonic() + self.random.uniform(0.05, 0.5)
         while time.monotonic() < deadline and one.poll() is None:
             time.sleep(0.005)

@@ -1,11 +1,11 @@
 /*
- * The storm's sharing: a board in a file on which processes leave handles of their memory, and take others'.
- * What is read there may be half of two handles, or of memory that is gone: then the driver says so.
+ * The storm's sharing: a board in a file, on which processes leave handles of their memory and take others'.
+ * An entry may be half of two handles, or of memory that is gone: the driver then refuses it.
  *
- * The board begins with what the observer of the storm needs: it can ask all processes to pause, and sees
- * when none has an operation under way. Only then is what the driver reports the work of ended calls alone; a
- * call that has not returned may have taken what it will give back, for as long as the machine keeps it
- * waiting.
+ * The board begins with the observer's words. The observer can ask all processes to pause, and sees when none
+ * has an operation under way. A call that has not returned may hold memory that it will give back, for as
+ * long as the machine keeps it waiting. So only in a pause is the driver's report the work of ended calls
+ * alone.
  */
 #include "storm.h"
 
@@ -22,9 +22,9 @@ struct place {
     uint64_t kind, pid, fd, size, words[WORDS]; /* atomic, each */
 };
 
-/* The first two as storm_sandbox.py has them. */
+/* storm_sandbox.py has the first two in the same order. */
 struct board {
-    uint32_t pause, under_way[PROCESSES]; /* atomic; the operations of each process that have not ended */
+    uint32_t pause, under_way[PROCESSES]; /* atomic; each process's operations that have not ended */
     struct place places[PLACES];
 };
 
@@ -54,7 +54,7 @@ void operation_begins(void) {
         __atomic_add_fetch(mine, 1, __ATOMIC_SEQ_CST);
         if (!must_wait())
             return;
-        operation_ended(); /* somebody asked meanwhile, and may have looked before */
+        operation_ended(); /* a pause came meanwhile, and the observer may have looked before */
     }
 }
 
@@ -149,7 +149,7 @@ static bool open_pointer(const struct place *place, struct thing *made) {
     return cuIpcOpenMemHandle_v2(&made->pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS;
 }
 
-/* A descriptor of another process; -1: it is gone. */
+/* A descriptor of another process; -1: the process is gone. */
 static int descriptor(const struct place *place) {
     int process = (int)syscall(SYS_pidfd_open, (pid_t)place->pid, 0);
     int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, (int)place->fd, 0);
@@ -166,7 +166,7 @@ static bool open_allocation(int fd, const struct place *place, bool external, st
     result = external ? cuImportExternalMemory(&made->external, &description)
                       : cuMemImportFromShareableHandle(&made->handle, (void *)(uintptr_t)fd,
                                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    if (!external || result != CUDA_SUCCESS) /* else it is the driver's */
+    if (!external || result != CUDA_SUCCESS) /* the driver owns a descriptor that it has imported */
         close(fd);
     return result == CUDA_SUCCESS;
 }

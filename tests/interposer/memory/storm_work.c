@@ -1,5 +1,5 @@
 /*
- * The storm's graphs, contexts, modules and limits, its pauses, and what it does wrong on purpose.
+ * The storm's graphs, contexts, modules and limits, its pauses, and its wrong calls.
  */
 #include "storm.h"
 
@@ -21,7 +21,7 @@ static void launch(struct worker *worker, struct thing *made) {
         MAY(cuGraphLaunch(made->exec, stream_of(worker)), 2 * made->size);
 }
 
-/* Allocations that live one after another, or at the same time. */
+/* The allocations live one after another, or at the same time. */
 struct thing *way_graph(struct worker *worker) {
     CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                                        .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}}};
@@ -45,7 +45,7 @@ struct thing *way_graph(struct worker *worker) {
     return made;
 }
 
-/* Two allocations of which a stream's capture makes nodes. */
+/* A stream's capture makes nodes of two allocations. */
 struct thing *way_captured(struct worker *worker) {
     struct thing *made = thing(end_graph);
     CUstream stream = worker->streams[below(worker, 2)];
@@ -65,7 +65,7 @@ struct thing *way_captured(struct worker *worker) {
 
 /* ---- contexts ---- */
 
-/* What is left in it ends with it. */
+/* Memory that is left in a context ends with it. */
 struct thing *way_context(struct worker *worker) {
     CUDA_ARRAY_DESCRIPTOR flat = {
         .Width = 1024, .Height = 256, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
@@ -78,7 +78,7 @@ struct thing *way_context(struct worker *worker) {
         MUST(cuMemFree_v2(pointer));
     if (MAY(cuArrayCreate_v2(&array, &flat), 8 * MIB) && below(worker, 2))
         MUST(cuArrayDestroy(array));
-    if (MAY(cuMemAllocAsync(&pooled, some(worker, 8), NULL), 32 * MIB)) /* the process's, not the context's */
+    if (MAY(cuMemAllocAsync(&pooled, some(worker, 8), NULL), 32 * MIB)) /* the process's */
         MUST(cuMemFree_v2(pooled));
     MUST(cuCtxDestroy_v2(context));
     MUST(cuCtxSetCurrent(worker->context));
@@ -197,7 +197,7 @@ static void without_context(struct worker *worker) {
     MUST(cuCtxSetCurrent(worker->context));
 }
 
-/* Another thread may be given the same address meanwhile: only where there is none. */
+/* Runs alone: another thread could get the same address meanwhile. */
 static void twice(void) {
     CUdeviceptr pointer;
     if (!alone || !MAY(cuMemAlloc_v2(&pointer, 3 * MIB), 4 * MIB))

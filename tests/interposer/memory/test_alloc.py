@@ -1,4 +1,4 @@
-"""The CUDA interposer: memory that is simply asked for, up to the limit and back."""
+"""The CUDA interposer: plain allocations, up to the limit and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..sandboxes import Sandbox
 
 Make = Callable[..., Sandbox]
 
-#: What the driver takes at a time, at least.
+#: The driver takes memory in steps of this size.
 STEP = 2 * MIB
 
 
@@ -55,13 +55,13 @@ def test_a_large_piece_is_charged_in_the_drivers_steps(program: Start) -> None:
     assert user.sandbox.total() == STEP
 
 
-def test_what_the_driver_rounds_up_is_counted_too(program: Start) -> None:
+def test_the_drivers_rounding_is_counted(program: Start) -> None:
     user = program(1 * GIB)
     user.start()
     pointer = user.alloc(1)[1]
     assert user.info() == [SUCCESS, 1 * GIB - STEP, 1 * GIB]
     assert kinds(user.sandbox) == {"linear": 512, "overhead": STEP - 512}
-    # The rest of the step is there for the next ones.
+    # The rest of the step serves the next allocations.
     more = user.alloc(STEP - 512)[1]
     assert user.info() == [SUCCESS, 1 * GIB - STEP, 1 * GIB]
     assert (user.free(pointer), user.free(more)) == (SUCCESS, SUCCESS)
@@ -78,8 +78,8 @@ def test_an_absurd_size_is_refused_and_charges_nothing(program: Start, size: int
     assert user.sandbox.total() == 0
 
 
-def test_what_the_driver_refuses_is_not_charged(program: Start) -> None:
-    user = program(None)  # no limit: the card is what refuses
+def test_a_call_that_the_driver_refuses_is_not_charged(program: Start) -> None:
+    user = program(None)  # no limit: the card refuses
     user.start()
     assert user.alloc(0)[0] == INVALID_VALUE
     assert user.alloc(10 * GIB)[0] == SUCCESS
@@ -87,7 +87,7 @@ def test_what_the_driver_refuses_is_not_charged(program: Start) -> None:
     assert user.sandbox.total() == 10 * GIB
 
 
-def test_the_versions_of_32_bits_are_held_too(program: Start) -> None:
+def test_functions_with_32_bit_sizes_are_limited(program: Start) -> None:
     user = program(100 * MIB)
     user.start()
     assert user.alloc_v1(101 * MIB)[0] == OUT_OF_MEMORY
@@ -118,7 +118,7 @@ def test_managed_memory_is_charged(program: Start, way: str) -> None:
 def test_rows_are_charged_with_their_padding(program: Start, way: str) -> None:
     user = program(1 * GIB, way=way)
     user.start()
-    result, pointer, pitch = user.pitch(1000, 1 << 20)  # 1024 bytes a row: all there is
+    result, pointer, pitch = user.pitch(1000, 1 << 20)  # 1024 bytes a row, the whole limit
     assert (result, pitch) == (SUCCESS, 1024)
     assert user.sandbox.total() == 1 * GIB
     assert user.pitch(1, 1)[0] == OUT_OF_MEMORY
@@ -128,7 +128,7 @@ def test_rows_are_charged_with_their_padding(program: Start, way: str) -> None:
     assert user.sandbox.total() == 0
 
 
-def test_what_is_unknown_or_freed_already_gives_back_nothing(program: Start, way: str) -> None:
+def test_an_unknown_or_freed_pointer_gives_back_nothing(program: Start, way: str) -> None:
     user = program(1 * GIB, way=way)
     user.start()
     keep, gone = user.alloc(STEP)[1], user.alloc(STEP)[1]

@@ -22,7 +22,7 @@ LAYERED, CUBEMAP, SPARSE = 1, 4, 0x40
         ((1024, 1024, 6, BYTE, 4, CUBEMAP), 24 * MIB),
         ((1024, 1024, 10, BYTE, 4, LAYERED), 40 * MIB),
         ((4096, 4096, 0, BC1, 4, 0), 8 * MIB),
-        # Of 64 bytes a row and 8 rows, whatever is in them.
+        # At least 64 bytes a row and 8 rows, whatever is in them.
         ((1, 1 << 16, 0, BYTE, 1, 0), 4 * MIB),
         ((1, 1, 1 << 12, BYTE, 1, LAYERED), 2 * MIB),
     ],
@@ -43,7 +43,7 @@ def test_arrays_are_charged_by_their_layout(
 def test_narrow_arrays_do_not_pass_the_limit(program: Start) -> None:
     user = program(CONTEXT + 64 * MIB, topology=TOPOLOGY)
     user.start()
-    assert user.array(1, 131072, 16, BYTE, 1, LAYERED)[0] == OUT_OF_MEMORY  # of 2 MiB of elements, in 128
+    assert user.array(1, 131072, 16, BYTE, 1, LAYERED)[0] == OUT_OF_MEMORY  # 2 MiB of elements, in 128 MiB
     while user.array(1, 131072, 0, BYTE, 1, 0)[0] == SUCCESS:
         assert Card(user.sandbox).used() <= CONTEXT + 64 * MIB
     assert Card(user.sandbox).used() == CONTEXT + 64 * MIB

@@ -21,7 +21,7 @@ CARDS: dict[str, Any] = {"driver": "R615", "gpus": [{"model": "H200", "count": 2
 
 
 def endpoint(user: Program, kind: int = UNICAST, number: int = 0) -> int:
-    """One of SIZE bytes that can be exported: of a device, or of so many."""
+    """An endpoint of SIZE bytes that can be exported: of one device, or for that many devices."""
     id_ = user.get("cuLogicalEndpointIdReserve", {"out": 4}, 1)
     user.do("cuLogicalEndpointCreate", id_, buffer(struct.pack("<iiQII", kind, number, SIZE, FABRIC, 0)))
     if kind == MULTICAST:
@@ -42,7 +42,7 @@ def test_bound_memory_is_charged_until_it_is_unbound(caller: Start, any_way: str
         user.do("cuLogicalEndpointBindMem", id_, device, 0, handle, 0, SIZE, 0)
         user.do("cuMemRelease", handle)
         assert kinds(user.sandbox, device)["vmm"] == SIZE
-    # What the driver does not unbind stays charged.
+    # Memory that the driver does not unbind stays charged.
     assert user.code("cuLogicalEndpointUnbind", id_, 0, 0, 2 * SIZE) != SUCCESS
     assert kinds(user.sandbox)["vmm"] == SIZE
     user.do("cuLogicalEndpointUnbind", id_, 0, 0, SIZE)
@@ -53,7 +53,7 @@ def test_bound_memory_is_charged_until_it_is_unbound(caller: Start, any_way: str
     assert user.sandbox.total() == sum(kinds(user.sandbox).values())
 
 
-def test_what_is_bound_by_its_address(caller: Start, any_way: str) -> None:
+def test_memory_bound_by_its_address_is_charged_until_it_is_unbound(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=CARDS, way=any_way)
     id_ = endpoint(user)
     place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
@@ -76,7 +76,9 @@ def test_a_binding_that_the_driver_refuses_holds_nothing(caller: Start) -> None:
     assert "vmm" not in kinds(user.sandbox)
 
 
-def test_what_an_import_may_lead_to_outlives_its_maker_in_the_account(sandbox: Make, caller: Start) -> None:
+def test_memory_that_an_import_may_reach_outlives_its_maker_in_the_account(
+    sandbox: Make, caller: Start
+) -> None:
     one = sandbox(1 * GIB, topology=CARDS)
     maker, other = caller(one), caller(one)
     id_ = endpoint(maker)

@@ -1,5 +1,5 @@
-"""The CUDA interposer: memory of other APIs, imported. It is charged by its size, while it has its handle or
-anything is mapped of it."""
+"""The CUDA interposer: imported memory of other APIs. It is charged by its size while it has a handle or a
+mapping."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def description(fd: int, size: int) -> dict[str, str]:
 
 
 def exported(user: Program, size: int) -> int:
-    """A descriptor as Vulkan hands it out, of memory that is not in this sandbox's account."""
+    """A descriptor as Vulkan exports it, of memory that is not in this sandbox's account."""
     handle = user.get("cuMemCreate", OUT, size, buffer(allocation_properties(handles=POSIX_FD)), 0)
     return user.get("cuMemExportToShareableHandle", {"out": 4}, handle, POSIX_FD, 0)
 
 
 def imported(user: Program, owner: Program, size: int) -> int:
-    """The handle of memory of that size, which the owner has made for it."""
+    """The handle of memory of that size, which the owner has made for this program."""
     fd = user.take_fd(owner.popen.pid, exported(owner, size))
     return user.get("cuImportExternalMemory", OUT, description(fd, size))
 
@@ -68,7 +68,7 @@ def test_an_import_is_charged_up_to_the_limit(sandbox: Make, caller: Start, any_
     assert one.total() == before + 512 * MIB
     user.do("cuDestroyExternalMemory", first)
     assert "external" not in kinds(one)
-    # The refused one is the program's still.
+    # The program still has the refused descriptor.
     user.get("cuImportExternalMemory", OUT, again)
     assert kinds(one)["external"] == 512 * MIB
 
@@ -82,7 +82,7 @@ def test_a_failed_import_is_not_charged(caller: Start, size: int) -> None:
     assert user.sandbox.total() == before
 
 
-def test_what_is_mapped_holds_the_memory_after_its_handle(sandbox: Make, caller: Start, any_way: str) -> None:
+def test_a_mapping_holds_the_memory_after_its_handle(sandbox: Make, caller: Start, any_way: str) -> None:
     outside, one = sandbox(None), sandbox(1 * GIB)
     owner, user = caller(outside), caller(one, way=any_way)
     memory = imported(user, owner, 512 * MIB)
@@ -101,12 +101,12 @@ def test_what_is_mapped_holds_the_memory_after_its_handle(sandbox: Make, caller:
     user.get("cuMemAlloc_v2", OUT, free + 512 * MIB)
 
 
-def test_what_is_mapped_is_no_matter_while_there_is_the_handle(sandbox: Make, caller: Start) -> None:
+def test_a_mapping_changes_nothing_while_there_is_the_handle(sandbox: Make, caller: Start) -> None:
     outside, one = sandbox(None), sandbox(1 * GIB)
     owner, user = caller(outside), caller(one)
     memory = imported(user, owner, 512 * MIB)
     user.do("cuMemFree_v2", user.get("cuExternalMemoryGetMappedBuffer", OUT, memory, part(0, MIB)))
-    # A mapping that the driver refuses changes nothing, nor does a handle that it does not know.
+    # A mapping that the driver refuses changes nothing, and neither does an unknown handle.
     beyond = part(512 * MIB, MIB)
     assert user.code("cuExternalMemoryGetMappedBuffer", OUT, memory, beyond) != SUCCESS
     assert user.code("cuExternalMemoryGetMappedMipmappedArray", OUT, memory, picture(1 << 16)) != SUCCESS
@@ -121,7 +121,7 @@ def test_a_handle_of_the_same_value_is_another_import(sandbox: Make, caller: Sta
     outside, one = sandbox(None), sandbox(1 * GIB)
     owner, user = caller(outside), caller(one)
     buffers = []
-    for _ in range(8):  # the driver hands out again what was destroyed
+    for _ in range(8):  # The driver reuses the values of destroyed handles.
         memory = imported(user, owner, 64 * MIB)
         buffers.append(user.get("cuExternalMemoryGetMappedBuffer", OUT, memory, part(0, MIB)))
         user.do("cuDestroyExternalMemory", memory)
@@ -133,7 +133,7 @@ def test_a_handle_of_the_same_value_is_another_import(sandbox: Make, caller: Sta
     assert "external" not in kinds(one)
 
 
-def test_the_end_of_its_context_is_the_end_of_a_mapping(sandbox: Make, caller: Start) -> None:
+def test_the_end_of_its_context_ends_a_mapping(sandbox: Make, caller: Start) -> None:
     outside, one = sandbox(None), sandbox(1 * GIB)
     owner, user = caller(outside), caller(one)
     memory = imported(user, owner, 512 * MIB)

@@ -1,5 +1,5 @@
-"""The CUDA interposer: memory that graphs allocate. The account holds what the driver has reserved for
-them."""
+"""The CUDA interposer: memory that graphs allocate. The account holds the memory that the driver has reserved
+for them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def new_graph(user: Program) -> int:
 
 
 def add_alloc(user: Program, graph: int, size: int, device: int = 0) -> tuple[int, int]:
-    """An allocating node: itself, and the address of its memory."""
+    """An allocating node, and the address of its memory."""
     params = buffer(allocation_node(size, number=device))
     result, node, after = user.call("cuGraphAddMemAllocNode", OUT, graph, None, 0, params)
     assert result == SUCCESS
@@ -95,17 +95,17 @@ def test_a_launch_that_does_not_fit_is_refused_and_the_program_goes_on(caller: S
     user.do("cuMemFree_v2", taken)
     user.do("cuGraphLaunch", exec_, 0)
     assert kinds(user.sandbox)["graph"] == free
-    # It has what it needs, and runs on, though nothing is left.
+    # The graph has its memory and runs on, although the limit is reached.
     user.do("cuGraphLaunch", exec_, 0)
     assert user.sandbox.total() <= 1 * GIB
-    # What it keeps gives way to other memory.
+    # Memory that it keeps gives way to other allocations.
     user.do("cuCtxSynchronize")
     user.get("cuMemAlloc_v2", OUT, free)
     assert "graph" not in kinds(user.sandbox)
     assert user.code("cuGraphLaunch", exec_, 0) == OUT_OF_MEMORY
 
 
-def test_graphs_one_after_the_other_share_what_is_reserved(caller: Start) -> None:
+def test_graphs_one_after_the_other_share_reserved_memory(caller: Start) -> None:
     user = caller(1 * GIB)
     free = user.free_memory() // PAGE * PAGE
     execs = [executable(user, alloc_and_free(user, free)) for _ in range(3)]
@@ -136,7 +136,7 @@ def test_an_upload_at_instantiation_is_counted_and_refused(caller: Start, any_wa
 @pytest.mark.parametrize(
     "name", ["cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithParams"]
 )
-def test_every_way_to_instantiate(caller: Start, name: str) -> None:
+def test_every_way_to_instantiate_is_held_to_the_limit(caller: Start, name: str) -> None:
     user = caller(1 * GIB)
     free = user.free_memory() // PAGE * PAGE
     more = [buffer(bytes(32))] if name.endswith("Params") else [None, None, 0]
@@ -146,7 +146,7 @@ def test_every_way_to_instantiate(caller: Start, name: str) -> None:
     assert kinds(user.sandbox)["graph"] == free
 
 
-def test_nodes_by_the_generic_call(caller: Start, any_way: str) -> None:
+def test_nodes_of_the_generic_call_are_charged(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
     free = user.free_memory() // PAGE * PAGE
     node = struct.pack("<i12x", ALLOC_NODE) + allocation_node(free + PAGE)
@@ -158,7 +158,7 @@ def test_nodes_by_the_generic_call(caller: Start, any_way: str) -> None:
         assert "graph" not in kinds(user.sandbox)
 
 
-def test_what_a_graph_leaves_allocated_is_freed_outside(caller: Start, any_way: str) -> None:
+def test_memory_that_a_graph_leaves_allocated_is_freed_outside(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
     for free in ("cuMemFree_v2", "cuMemFreeAsync"):
         graph = new_graph(user)
@@ -191,16 +191,16 @@ def test_graphs_that_run_at_once_need_memory_each(caller: Start, any_way: str) -
     free = user.free_memory() // PAGE * PAGE
     streams = [user.get("cuStreamCreate", OUT, 1) for _ in range(2)]
     execs = [busy_graph(user, free) for _ in range(2)]
-    # One after the other they share it.
+    # One after the other they share the memory.
     for exec_, stream in zip(execs, streams, strict=True):
         user.do("cuGraphLaunch", exec_, stream)
         user.do("cuCtxSynchronize")
     assert kinds(user.sandbox)["graph"] == free
-    # Both at once would take more than there is: what a launch took before says nothing of this one.
+    # Both at once would take more than the limit: an earlier launch's memory says nothing of this one's.
     user.do("cuGraphLaunch", execs[0], streams[0])
     assert user.code("cuGraphLaunch", execs[1], streams[1]) == OUT_OF_MEMORY
     assert user.sandbox.total() <= 1 * GIB
-    # In the stream of the first it comes after it, and shares again.
+    # In the stream of the first it runs after it, and shares again.
     user.do("cuCtxSynchronize")
     user.do("cuGraphLaunch", execs[1], streams[0])
     user.do("cuGraphLaunch", execs[1], streams[0])
@@ -220,7 +220,7 @@ def test_graphs_that_have_memory_each_run_at_once(caller: Start) -> None:
     assert user.code("cuMemAlloc_v2", OUT, half) == OUT_OF_MEMORY
 
 
-def test_what_a_graph_leaves_allocated_is_not_there_for_others(caller: Start) -> None:
+def test_memory_that_a_graph_leaves_allocated_is_not_free_for_others(caller: Start) -> None:
     user = caller(1 * GIB)
     free = user.free_memory() // PAGE * PAGE
     frees = executable(user, alloc_and_free(user, free))
@@ -237,7 +237,7 @@ def test_what_a_graph_leaves_allocated_is_not_there_for_others(caller: Start) ->
     assert kinds(user.sandbox)["graph"] == free
 
 
-def test_automatic_frees_at_a_launch(caller: Start) -> None:
+def test_a_launch_with_automatic_frees_takes_no_more_memory(caller: Start) -> None:
     user = caller(1 * GIB)
     free = user.free_memory() // PAGE * PAGE
     graph = new_graph(user)
@@ -264,7 +264,7 @@ def test_a_captured_allocation_is_charged_when_its_graph_runs(caller: Start, any
     user.do("cuGraphLaunch", execs[0], stream)
     assert kinds(user.sandbox)["graph"] == 64 * MIB
     assert user.code("cuGraphLaunch", execs[1], stream) == OUT_OF_MEMORY
-    # Out of the capture, it is a pool's memory again.
+    # Outside the capture it is a pool's memory again.
     user.get("cuMemAllocAsync", OUT, 32 * MIB, stream)
     assert kinds(user.sandbox)["pool"] == 32 * MIB
 
@@ -306,7 +306,7 @@ def test_a_graph_without_memory_is_launched_as_before(caller: Start) -> None:
     assert user.sandbox.total() == before
 
 
-def test_each_device_has_its_own(caller: Start) -> None:
+def test_each_device_has_its_own_limit(caller: Start) -> None:
     user = caller(1 * GIB, 256 * MIB, topology="2xT4-R580")
     graph = new_graph(user)
     add_alloc(user, graph, 512 * MIB)
@@ -318,7 +318,7 @@ def test_each_device_has_its_own(caller: Start) -> None:
     add_alloc(user, graph, 128 * MIB)
     add_alloc(user, graph, 256 * MIB, device=1)
     before = user.sandbox.total(), user.sandbox.total(1)
-    # The second device refuses; what the first was charged for it comes back.
+    # The second device refuses. The first device's charge comes back.
     assert user.code("cuGraphLaunch", executable(user, graph), 0) == OUT_OF_MEMORY
     assert (user.sandbox.total(), user.sandbox.total(1)) == before
 

@@ -1,5 +1,6 @@
-"""The CUDA interposer: memory of one process that others have open, and its events. The maker pays for
-memory, and after the maker's end it stays in the account while anybody has it. Events are no memory."""
+"""The CUDA interposer: memory of one process that others open, and events that they share. The maker is
+charged for the memory. After the maker's end it stays in the account while any process has it open. Events
+take no memory."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ SHARED_EVENT = 2 | 4
 
 
 @pytest.mark.parametrize("name", ["cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"])
-def test_who_opens_it_pays_nothing(sandbox: Make, caller: Start, any_way: str, name: str) -> None:
+def test_a_process_that_opens_memory_is_not_charged(
+    sandbox: Make, caller: Start, any_way: str, name: str
+) -> None:
     one = sandbox(1 * GIB)
     maker, guest = caller(one, way=any_way), caller(one, way=any_way)
     pointer = maker.get("cuMemAlloc_v2", OUT, 256 * MIB)
@@ -41,7 +44,7 @@ def test_who_opens_it_pays_nothing(sandbox: Make, caller: Start, any_way: str, n
     before = one.total()
     there = guest.get(name, OUT, value(handle), LAZY)
     assert one.total() == before
-    # Opened again it is the same, and to be closed as often.
+    # Opened again, it has the same address and needs one close more.
     assert guest.get(name, OUT, value(handle), LAZY) == there
     guest.do("cuIpcCloseMemHandle", there)
     maker.kill()
@@ -52,7 +55,9 @@ def test_who_opens_it_pays_nothing(sandbox: Make, caller: Start, any_way: str, n
     assert unowned(one) == 0
 
 
-def test_what_is_freed_while_it_is_open_stays_until_the_last_close(sandbox: Make, caller: Start) -> None:
+def test_memory_that_is_freed_while_it_is_open_stays_until_the_last_close(
+    sandbox: Make, caller: Start
+) -> None:
     one = sandbox(1 * GIB)
     maker, *guests = [caller(one) for _ in range(3)]
     pointer = maker.get("cuMemAlloc_v2", OUT, 256 * MIB)
@@ -81,7 +86,7 @@ def test_a_killed_guest_has_closed_all(sandbox: Make, caller: Start) -> None:
     assert set(kinds(one)) <= {"overhead"}
 
 
-def test_what_nobody_has_opened_comes_back_at_once(sandbox: Make, caller: Start) -> None:
+def test_memory_that_no_process_has_opened_comes_back_at_once(sandbox: Make, caller: Start) -> None:
     one = sandbox(1 * GIB)
     maker, other = caller(one), caller(one)
     pointers = [maker.get("cuMemAlloc_v2", OUT, 128 * MIB) for _ in range(2)]
@@ -104,14 +109,14 @@ def test_a_failed_call_changes_nothing(sandbox: Make, caller: Start) -> None:
     assert guest.code("cuIpcOpenMemHandle_v2", OUT, value("ab" * 64), LAZY) != SUCCESS
     assert guest.code("cuIpcCloseMemHandle", 0x10000) != SUCCESS
     assert guest.code("cuIpcOpenMemHandle_v2", OUT, value(handle), 99) != SUCCESS
-    # So nothing is open, and the end of its maker is the end of the memory.
+    # So nothing is open, and the memory ends with its maker.
     maker.do("cuMemFree_v2", pointer)
     assert unowned(one) == 0
     assert "linear" not in kinds(one)
 
 
 @pytest.mark.parametrize("end", ["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"])
-def test_the_end_of_a_context_closes_what_it_had_open(sandbox: Make, caller: Start, end: str) -> None:
+def test_the_end_of_a_context_closes_its_open_memory(sandbox: Make, caller: Start, end: str) -> None:
     one = sandbox(1 * GIB)
     maker, guest = caller(one), caller(one)
     pointer = maker.get("cuMemAlloc_v2", OUT, 256 * MIB)
@@ -124,7 +129,7 @@ def test_the_end_of_a_context_closes_what_it_had_open(sandbox: Make, caller: Sta
     assert unowned(one) == 0
 
 
-def test_an_event_of_another_process_is_waited_for_and_costs_nothing(
+def test_a_wait_for_another_processs_event_works_and_takes_no_memory(
     sandbox: Make, caller: Start, any_way: str
 ) -> None:
     one = sandbox(1 * GIB)
@@ -145,7 +150,7 @@ def test_an_event_of_another_process_is_waited_for_and_costs_nothing(
     assert one.total() == before
 
 
-def test_a_pool_that_is_imported_is_its_makers(sandbox: Make, caller: Start) -> None:
+def test_an_imported_pool_is_charged_to_its_maker(sandbox: Make, caller: Start) -> None:
     one = sandbox(1 * GIB)
     maker, guest = caller(one), caller(one)
     pool = maker.get("cuMemPoolCreate", OUT, buffer(pool_properties(handles=POSIX_FD)))
@@ -158,7 +163,7 @@ def test_a_pool_that_is_imported_is_its_makers(sandbox: Make, caller: Start) -> 
     there = guest.get("cuMemPoolImportPointer", OUT, imported, {"in": data})
     assert one.total() == before
     maker.kill()
-    # The guest still has it open: it is somebody's, and stays in the account.
+    # The guest still has it open, so it stays in the account.
     assert guest.free_memory() <= 1 * GIB - 64 * MIB
     guest.do("cuMemFreeAsync", there, 0)
     guest.do("cuMemPoolDestroy", imported)

@@ -1,4 +1,5 @@
-"""The CUDA interposer: where memory is asked for. Parts of a device (CUDA 13.4) are that device's memory."""
+"""The CUDA interposer: locations of memory. Memory on parts of a device (CUDA 13.4) is that device's
+memory."""
 
 from __future__ import annotations
 
@@ -40,11 +41,11 @@ def create(user: Program, size: int, kind: int, number: int) -> int:
 
 
 def any_node(node: bytes) -> bytes:
-    """CUgraphNodeParams of a node that allocates."""
+    """CUgraphNodeParams of an allocating node."""
     return struct.pack("<i12x", ALLOC_NODE) + node.ljust(29 * 8, b"\0") + bytes(8)
 
 
-def test_mappable_memory_of_a_part_is_its_device_s(caller: Start, any_way: str) -> None:
+def test_mappable_memory_of_a_part_is_its_devices(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=DOMAINS, way=any_way)
     assert create(user, SIZE, LOCALITY_DOMAIN, ON_1) == SUCCESS
     assert kinds(user.sandbox, 1)["vmm"] == SIZE
@@ -57,7 +58,7 @@ def test_mappable_memory_of_a_part_is_its_device_s(caller: Start, any_way: str) 
     assert "vmm" not in kinds(user.sandbox, 0)
 
 
-def test_a_pool_of_a_part_is_its_device_s(caller: Start, any_way: str) -> None:
+def test_a_pool_of_a_part_is_its_devices(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=DOMAINS, way=any_way, device=1)
     pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties(LOCALITY_DOMAIN, ON_1)))
     pointer = user.get("cuMemAllocFromPoolAsync", OUT, SIZE, pool, 0)
@@ -69,9 +70,9 @@ def test_a_pool_of_a_part_is_its_device_s(caller: Start, any_way: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])
-def test_a_pool_that_is_found_by_its_part_is_its_device_s(caller: Start, name: str) -> None:
+def test_a_pool_that_is_found_by_its_part_is_its_devices(caller: Start, name: str) -> None:
     user = caller(1 * GIB, topology=DOMAINS, device=0)
-    # The context is of device 0, the pool is not.
+    # The context is device 0's, the pool is not.
     pool = user.get(name, OUT, buffer(location(LOCALITY_DOMAIN, ON_1)), 1)
     assert user.code("cuMemAllocFromPoolAsync", OUT, SIZE, pool, 0) == SUCCESS
     assert kinds(user.sandbox, 1)["pool"] == SIZE
@@ -81,7 +82,7 @@ def test_a_pool_that_is_found_by_its_part_is_its_device_s(caller: Start, name: s
 
 @pytest.mark.parametrize("place", [(1, 0), (LOCALITY_DOMAIN, ON_0)])
 @pytest.mark.parametrize("name", ["cuGraphAddMemAllocNode", "cuGraphAddNode_v2", "cuGraphAddNode_v3"])
-def test_what_a_graph_allocates_there_is_its_device_s(
+def test_a_graphs_memory_on_a_part_is_its_devices(
     caller: Start, any_way: str, name: str, place: tuple[int, int]
 ) -> None:
     user = caller(1 * GIB, topology=DOMAINS, way=any_way)

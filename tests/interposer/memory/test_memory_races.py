@@ -18,7 +18,7 @@ Make = Callable[..., Sandbox]
 
 
 def start(sandbox: Sandbox, folder: Path, *options: str, words: tuple[str, ...] = (), **environ: str) -> Any:
-    """The program of races, with four threads, in a sandbox."""
+    """Starts memory_races with four threads in a sandbox."""
     source = Path(__file__).with_name("memory_races.c")
     out = folder / "races"
     if not out.exists():
@@ -35,7 +35,7 @@ def start(sandbox: Sandbox, folder: Path, *options: str, words: tuple[str, ...] 
 
 
 def finished(one: Any) -> tuple[int, int]:
-    """How often it was given, and refused; it waits to be let go."""
+    """How many calls succeeded and how many were refused. The process waits for `end`."""
     line = one.stdout.readline()
     assert line, one.stderr.read()
     given, refused = line.split()
@@ -56,8 +56,9 @@ def test_threads_at_the_limit_leave_the_account_exact(sandbox: Make, tmp_path: P
 
 
 def test_processes_at_the_limit_leave_the_account_exact(sandbox: Make, tmp_path: Path) -> None:
-    # Contexts have a size, as on any card: else the driver reports none, and each is guessed by the
-    # card's free memory, which the others change. All are made first: one that comes later may not fit.
+    # Contexts have a size, as on any card. Otherwise the driver reports none, and each is guessed by the
+    # card's free memory, which the other processes change. All contexts are made first: a later one may not
+    # fit.
     topology = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 64}]}
     one = sandbox(512 * MIB + 3 * 64 * MIB, topology=topology)
     racing = [start(one, tmp_path, words=("wait",)) for _ in range(3)]
@@ -73,7 +74,7 @@ def test_processes_at_the_limit_leave_the_account_exact(sandbox: Make, tmp_path:
         assert each.returncode == 0
 
 
-def test_a_process_killed_in_the_midst_of_it_leaves_nothing(sandbox: Make, tmp_path: Path) -> None:
+def test_a_process_killed_at_work_leaves_nothing(sandbox: Make, tmp_path: Path) -> None:
     one = sandbox(1 * GIB)
     for _ in range(5):
         racing = start(one, tmp_path)

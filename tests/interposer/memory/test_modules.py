@@ -1,4 +1,4 @@
-"""The CUDA interposer: what modules and libraries take, at once or when they are first used."""
+"""The CUDA interposer: memory of modules and libraries, taken when they are loaded or first used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_module_is_taken_off_its_own_device_whatever_context_is_current(
     user.current(first)
     module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]
     assert (user.sandbox.total(0), user.sandbox.total(1)) == (CONTEXT + 20 * MIB, CONTEXT)
-    for _ in range(2):  # the thread has a stack of two: without an other context, both are taken off it
+    for _ in range(2):  # the thread has a stack of two: without another context, both are taken off it
         user.current(second if elsewhere else 0)
     assert user.unload(module) == SUCCESS
     assert (user.sandbox.total(0), user.sandbox.total(1)) == (CONTEXT, CONTEXT)
@@ -87,7 +87,7 @@ def test_a_module_at_the_address_of_an_old_one_ends_that_one(program: Start) -> 
     while places[-1] not in places[:-1] and len(places) < 30:
         assert user.real_unload(places[-1]) == SUCCESS
         places.append(user.module("cuModuleLoadData", 20 * MIB - 1000)[1])
-    # Those whose end nobody has told are charged, but for the one whose address has a new one.
+    # Modules whose end was not reported are charged, except the one whose address a new module has.
     assert user.sandbox.total() - CONTEXT == len(set(places)) * 20 * MIB == (len(places) - 1) * 20 * MIB
     assert user.unload(places[-1]) == SUCCESS
     assert user.sandbox.total() - CONTEXT == (len(set(places)) - 1) * 20 * MIB

@@ -46,7 +46,7 @@ def test_bound_memory_is_charged_until_it_is_unbound(caller: Start, any_way: str
     assert user.sandbox.total() == sum(kinds(user.sandbox).values())
 
 
-def test_what_is_bound_by_its_address(caller: Start, any_way: str) -> None:
+def test_memory_bound_by_its_address_is_charged_until_it_is_unbound(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=SWITCHED, way=any_way)
     object_ = team(user)
     place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
@@ -66,7 +66,7 @@ def test_the_end_of_an_object_is_the_end_of_its_bindings(caller: Start) -> None:
     handle = create(user)
     user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
     user.do("cuMemRelease", handle)
-    # It lives while it is mapped, as memory does.
+    # Like memory, it lives while it is mapped.
     place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
     user.do("cuMemMap", place, SIZE, 0, object_, 0)
     user.do("cuMemRelease", object_)
@@ -82,7 +82,7 @@ def test_parts_of_an_object_are_bound_and_unbound_by_themselves(caller: Start) -
     for at, handle in enumerate(handles):
         user.do("cuMulticastBindMem", object_, at * PAGE, handle, 0, PAGE, 0)
         user.do("cuMemRelease", handle)
-    # The same memory at two places: it lives until it is bound at neither.
+    # The same memory is bound at two places. It lives until both are unbound.
     both = create(user, PAGE)
     for at in (2, 3):
         user.do("cuMulticastBindMem", object_, at * PAGE, both, 0, PAGE, 0)

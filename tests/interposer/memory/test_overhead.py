@@ -1,5 +1,5 @@
-"""The CUDA interposer: what the driver has beyond what was asked for, where its report leaves it open, or
-where small allocations and pieces of pools add up."""
+"""The CUDA interposer: memory that the driver takes beyond a program's request, where its report does not
+show it, or where small allocations and pieces of pools add up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MALLOC_HEAP_SIZE = 2  # CUlimit
 GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
 
 
-def test_what_a_context_took_comes_back_while_there_is_managed_memory(caller: Start) -> None:
+def test_a_contexts_memory_comes_back_while_there_is_managed_memory(caller: Start) -> None:
     user = caller(1 * GIB, topology=TOPOLOGY)
     user.get("cuMemAllocManaged", OUT, 256 * MIB, GLOBAL)
     for _ in range(3):
@@ -42,7 +42,9 @@ def test_small_allocations_that_share_no_step_do_not_pass_the_limit(caller: Star
     assert Card(user.sandbox).used() <= CONTEXT + 216 * MIB
 
 
-def test_what_small_ones_leave_in_half_empty_steps_is_kept(sandbox: Make, caller: Start) -> None:
+def test_small_allocations_that_leave_half_empty_steps_keep_their_charge(
+    sandbox: Make, caller: Start
+) -> None:
     limit = 2 * CONTEXT + 100 * MIB
     one = sandbox(limit, topology=TOPOLOGY)
     user, other = caller(one), caller(one)
@@ -55,13 +57,13 @@ def test_what_small_ones_leave_in_half_empty_steps_is_kept(sandbox: Make, caller
     assert Card(one).used() <= limit
 
 
-def test_room_that_a_pool_has_in_pieces_is_no_reason_to_refuse(caller: Start) -> None:
+def test_a_pool_with_its_free_memory_in_pieces_may_grow(caller: Start) -> None:
     user = caller(CONTEXT + 160 * MIB, topology=TOPOLOGY)
     pool = user.get("cuDeviceGetDefaultMemPool", OUT, 0)
     user.do("cuMemPoolSetAttribute", pool, RELEASE_THRESHOLD, u64((1 << 64) - 1))
     pointers = [user.get("cuMemAllocAsync", OUT, 32 * MIB, None) for _ in range(4)]
     for pointer in pointers:
         user.do("cuMemFreeAsync", pointer, None)
-    # 128 MiB that nobody uses, in four pieces: of those that are in one piece, there are 32.
+    # 128 MiB are unused, in four pieces of 32 MiB.
     user.get("cuMemAllocAsync", OUT, 96 * MIB, None)
     assert Card(user.sandbox).used() <= CONTEXT + 160 * MIB

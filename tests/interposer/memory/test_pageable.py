@@ -1,5 +1,5 @@
-"""The CUDA interposer: memory of malloc on a card that may use it (HMM, ATS). It is not moved there by
-hints."""
+"""The CUDA interposer: memory of malloc on a card that can use it (HMM, ATS). Hints do not move it to the
+card."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def card(pageable: bool, driver: str = "R615") -> dict[str, Any]:
 
 
 def on_the_card(one: Sandbox) -> int:
-    """Bytes of it that are in use, as the host sees it."""
+    """The card's used bytes, as the host sees them."""
     (smi,) = Path(one.driver_root).glob("usr/bin/nvidia-smi")
     query = [str(smi), "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(query, check=True, capture_output=True, text=True).stdout) * MIB
 
 
 def prefetches(user: Program, pointer: int) -> list[int]:
-    """By each way to ask for it on device 0."""
+    """The result of each way to prefetch it to device 0."""
     place = location(DEVICE, 0)
     return [
         user.code("cuMemPrefetchAsync", pointer, SIZE, 0, 0),
@@ -47,7 +47,7 @@ def prefetches(user: Program, pointer: int) -> list[int]:
     ]
 
 
-def test_what_malloc_gave_stays_with_the_host(caller: Start, any_way: str) -> None:
+def test_memory_of_malloc_stays_with_the_host(caller: Start, any_way: str) -> None:
     user = caller(GIB, topology=card(True), way=any_way)
     pointer = user.malloc(SIZE)
     before = on_the_card(user.sandbox)
@@ -57,7 +57,7 @@ def test_what_malloc_gave_stays_with_the_host(caller: Start, any_way: str) -> No
 
 
 @pytest.mark.parametrize("name", ["cuMemPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync"])
-def test_a_batch_with_some_of_it_is_left_undone(caller: Start, name: str) -> None:
+def test_a_batch_with_memory_of_malloc_is_left_undone(caller: Start, name: str) -> None:
     user = caller(GIB, topology=card(True))
     managed, pointer = user.get("cuMemAllocManaged", OUT, 4 * MIB, 1), user.malloc(SIZE)
 
@@ -69,11 +69,11 @@ def test_a_batch_with_some_of_it_is_left_undone(caller: Start, name: str) -> Non
 
     assert batch(location(DEVICE, 0)) == SUCCESS
     assert batch(location(HOST, 0), location(DEVICE, 0)) == SUCCESS
-    # To the host is the driver's to do: the simulated one has no such function.
+    # The driver has to move it to the host: the simulated one has no such function.
     assert batch(location(DEVICE, 0), location(HOST, 0)) != SUCCESS
 
 
-def test_managed_memory_is_moved_as_ever(sandbox: Make, caller: Start) -> None:
+def test_managed_memory_is_moved(sandbox: Make, caller: Start) -> None:
     user = caller(sandbox(GIB, topology=card(True)))
     managed = user.get("cuMemAllocManaged", OUT, SIZE, 1)
     assert prefetches(user, managed) == [SUCCESS] * 4
@@ -81,12 +81,12 @@ def test_managed_memory_is_moved_as_ever(sandbox: Make, caller: Start) -> None:
         assert user.get("cuMemRangeGetAttribute", {"out": 4}, 4, attribute, managed, SIZE) == 0
 
 
-def test_to_the_host_and_on_other_cards_the_driver_answers(sandbox: Make, caller: Start) -> None:
+def test_the_driver_answers_for_the_host_and_for_other_cards(sandbox: Make, caller: Start) -> None:
     user = caller(sandbox(GIB, topology=card(False)))
     assert prefetches(user, user.malloc(SIZE)) == [INVALID_VALUE] * 4
 
 
-def test_an_older_driver_does_what_it_can(sandbox: Make, caller: Start) -> None:
+def test_an_older_driver_moves_managed_memory_too(sandbox: Make, caller: Start) -> None:
     user = caller(sandbox(GIB, topology=card(True, "R470")))
     managed = user.get("cuMemAllocManaged", OUT, SIZE, 1)
     assert prefetches(user, managed) == [SUCCESS] * 4

@@ -1,4 +1,4 @@
-"""The CUDA interposer: stream-ordered memory. The account holds what pools have reserved, used or not."""
+"""The CUDA interposer: stream-ordered memory. The account holds the pools' reserved memory, used or not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..sandboxes import Sandbox
 
 Make = Callable[..., Sandbox]
 
-#: In which the driver takes memory for a pool.
+#: The driver takes memory for a pool in steps of this size.
 STEP = 32 * MIB
 ALL = (1 << 64) - 1
 
@@ -81,7 +81,7 @@ def test_the_limit_is_exact_and_a_refused_program_goes_on(caller: Start, any_way
     second = alloc(user, STEP)
     assert refused(user, STEP)
     assert kinds(user.sandbox)["pool"] == free
-    # What is freed is in the pool, and can be had again, though nothing is left of the limit.
+    # Freed memory stays in the pool and can be allocated again, although the limit is reached.
     user.do("cuMemFreeAsync", second, 0)
     assert alloc(user, STEP) == second
     for pointer in (first, second):
@@ -104,7 +104,7 @@ def test_a_pool_that_keeps_its_memory_pays_for_it_until_it_is_trimmed(caller: St
     assert "pool" not in kinds(user.sandbox)
 
 
-def test_what_a_pool_keeps_unused_gives_way_to_other_memory(caller: Start) -> None:
+def test_a_pools_unused_memory_gives_way_to_other_memory(caller: Start) -> None:
     user = caller(1 * GIB)
     free = user.free_memory() // STEP * STEP
     user.do("cuMemPoolSetAttribute", default_pool(user), RELEASE_THRESHOLD, u64(ALL))
@@ -114,7 +114,7 @@ def test_what_a_pool_keeps_unused_gives_way_to_other_memory(caller: Start) -> No
     pointer = user.get("cuMemAlloc_v2", OUT, free)
     assert kinds(user.sandbox) == {**kinds(user.sandbox), "linear": free}
     assert "pool" not in kinds(user.sandbox)
-    # And the other way round: another pool's unused memory gives way to this one's.
+    # The same the other way round: another pool's unused memory gives way to this pool's.
     user.do("cuMemFree_v2", pointer)
     other = user.get("cuMemPoolCreate", OUT, buffer(pool_properties()))
     user.do("cuMemPoolSetAttribute", other, RELEASE_THRESHOLD, u64(ALL))
@@ -127,7 +127,7 @@ def test_memory_of_a_pool_may_be_freed_as_other_memory_is(caller: Start, any_way
     user.do("cuMemFree_v2", alloc(user, 64 * MIB))
     user.do("cuCtxSynchronize")
     assert "pool" not in kinds(user.sandbox)
-    # Neither does a second free change anything.
+    # A second free changes nothing either.
     assert user.code("cuMemFree_v2", 0x10000) == INVALID_VALUE
     assert user.code("cuMemFreeAsync", 0x10000, 0) == INVALID_VALUE
     assert user.sandbox.total() == sum(kinds(user.sandbox).values())
@@ -142,7 +142,7 @@ def test_other_memory_may_be_freed_as_that_of_a_pool(caller: Start, any_way: str
     assert "linear" not in kinds(user.sandbox)
 
 
-def test_a_pool_of_ones_own(caller: Start, any_way: str) -> None:
+def test_a_programs_own_pool_is_charged(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
     pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties()))
     pointer = alloc(user, 10 * MIB, pool)
@@ -198,7 +198,7 @@ def test_a_pool_in_host_memory_is_not_counted(caller: Start) -> None:
     assert user.sandbox.total() == before
 
 
-def test_pools_by_location(caller: Start, any_way: str) -> None:
+def test_a_devices_pools_are_charged_by_location(caller: Start, any_way: str) -> None:
     user = caller(256 * MIB, way=any_way)
     here = user.get("cuMemGetDefaultMemPool", OUT, buffer(location(DEVICE)), 1)
     assert here == default_pool(user)
@@ -227,7 +227,7 @@ def test_threads_that_race_at_the_limit_are_refused_only_where_nothing_fits(call
     user = caller(1 * GIB)
     free = user.free_memory() // STEP * STEP
     filling = alloc(user, free - 4 * STEP)
-    # Four at a time fit, and no more than four threads ask: so none may be refused.
+    # Four allocations fit at a time, and only four threads ask. So none may be refused.
     assert user.race(4, 200, STEP) == [800, 0, 0]
     assert user.sandbox.total() <= 1 * GIB
     given, refused_, failed = user.race(8, 100, STEP)
@@ -245,13 +245,13 @@ def test_two_processes_share_the_limit_and_see_what_is_given_back(sandbox: Make,
     pointer = alloc(users[0], free)
     assert refused(users[1], STEP)
     users[0].do("cuMemFreeAsync", pointer, 0)
-    # The driver has not given it back yet: nobody has synchronised.
+    # The driver has not given it back yet: no process has synchronised.
     assert refused(users[1], STEP)
     users[0].do("cuStreamSynchronize", 0)
     assert alloc(users[1], free)
 
 
-def test_what_draws_on_a_pool_with_room_takes_nothing_from_others_meanwhile(
+def test_an_allocation_that_a_pool_has_free_takes_nothing_from_others_meanwhile(
     sandbox: Make, caller: Start
 ) -> None:
     one = sandbox(1 * GIB)
@@ -285,9 +285,9 @@ def test_a_forked_child_has_nothing_of_its_parents_pools(caller: Start) -> None:
     assert "pool" not in kinds(user.sandbox)
 
 
-def test_room_in_pieces_is_no_room_at_the_limit(caller: Start) -> None:
+def test_free_memory_in_pieces_does_not_serve_a_large_allocation_at_the_limit(caller: Start) -> None:
     user = caller(None)
-    # Two steps, of each of which a part is used: what is left of them is enough together only.
+    # Two steps, each partly used. Only together are their rests large enough.
     pointers = [alloc(user, 20 * MIB), alloc(user, 20 * MIB)]
     assert kinds(user.sandbox)["pool"] == 2 * STEP
     user.sandbox.set_limit(user.sandbox.total())
@@ -302,7 +302,7 @@ def test_room_in_pieces_is_no_room_at_the_limit(caller: Start) -> None:
     assert "pool" not in kinds(user.sandbox)
 
 
-def test_a_limit_that_is_lowered_refuses_and_what_is_there_stays(caller: Start) -> None:
+def test_a_lowered_limit_refuses_and_frees_nothing(caller: Start) -> None:
     user = caller(1 * GIB)
     pointer = alloc(user, 512 * MIB)
     user.sandbox.set_limit(256 * MIB)
@@ -316,7 +316,7 @@ def test_a_limit_that_is_lowered_refuses_and_what_is_there_stays(caller: Start) 
 def test_each_device_has_its_own_pools(caller: Start) -> None:
     user = caller(1 * GIB, 256 * MIB, topology="2xT4-R580")
     assert alloc(user, 512 * MIB)
-    # From the other device's pool, on a stream of this one.
+    # From the other device's pool, on a stream of this device.
     there = default_pool(user, 1)
     pointer = alloc(user, 128 * MIB, there)
     assert refused(user, 256 * MIB, there)
@@ -327,7 +327,7 @@ def test_each_device_has_its_own_pools(caller: Start) -> None:
     assert kinds(user.sandbox)["pool"] == 512 * MIB
 
 
-def test_what_is_freed_behind_work_comes_back_when_that_is_done(sandbox: Make, caller: Start) -> None:
+def test_memory_that_is_freed_behind_work_comes_back_after_the_work(sandbox: Make, caller: Start) -> None:
     one = sandbox(1 * GIB)
     user, other = caller(one), caller(one)
     busy, idle = user.get("cuStreamCreate", OUT, 1), user.get("cuStreamCreate", OUT, 1)

@@ -1,7 +1,8 @@
-"""A storm: thousands of operations of all kinds at random, in threads of processes of one sandbox, some of
-them killed. What the driver says is compared with the account all the time, and after it.
+"""A storm: thousands of random operations of all kinds, in threads of several processes of one sandbox. Some
+of the processes are killed. The driver's report is compared with the account all the time, and at the end.
 
-XPU_STORM_SECONDS=600 runs other seeds until so many seconds have passed; XPU_STORM_SEED=7 begins with that.
+XPU_STORM_SECONDS=600 runs other seeds until that many seconds have passed. XPU_STORM_SEED=7 begins with that
+seed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SECONDS = float(os.environ.get("XPU_STORM_SECONDS", "0"))
 
 
 def storms(make: Callable[[int], Storm], run: Callable[[Storm], None]) -> None:
-    """Runs one storm, or, where the developer wants more, one after another of other seeds."""
+    """Runs one storm, or one after another with other seeds if the developer asks for that."""
     deadline = time.monotonic() + SECONDS
     seed = SEED
     while True:
@@ -41,7 +42,7 @@ def storms(make: Callable[[int], Storm], run: Callable[[Storm], None]) -> None:
             return
 
 
-def test_one_process_is_never_refused_what_would_have_fitted(sandbox: Make, tmp_path: Path) -> None:
+def test_one_process_is_never_refused_memory_that_fits(sandbox: Make, tmp_path: Path) -> None:
     limit = CONTEXT + 300 * MIB
     one = sandbox(limit, topology=TOPOLOGY)
     storms(lambda seed: Storm(one, tmp_path, limit, seed), lambda storm: storm.run(1, 1, 2000, "alone"))

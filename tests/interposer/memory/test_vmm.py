@@ -45,7 +45,7 @@ def reserve(user: Program, size: int) -> int:
     return user.get("cuMemAddressReserve", OUT, size, 0, 0, 0)
 
 
-def test_the_limit_is_exact_and_what_is_released_comes_back(caller: Start, any_way: str) -> None:
+def test_the_limit_is_exact_and_released_memory_comes_back(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
     free = user.free_memory() // PAGE * PAGE
     first, second = create(user, free - PAGE), create(user, PAGE)
@@ -68,7 +68,7 @@ def test_memory_lives_while_it_has_a_handle_or_is_mapped(caller: Start, any_way:
     user.do("cuMemMap", place, 64 * MIB, 0, handle, 0)
     user.do("cuMemRelease", handle)
     assert kinds(user.sandbox)["vmm"] == 64 * MIB
-    # Another handle, by its address: the mapping is no longer the last.
+    # A second handle, by its address: the mapping is not the last use any more.
     again = user.get("cuMemRetainAllocationHandle", OUT, place)
     user.do("cuMemUnmap", place, 64 * MIB)
     assert kinds(user.sandbox)["vmm"] == 64 * MIB
@@ -135,7 +135,7 @@ def test_a_failed_call_is_not_charged(caller: Start, size: int) -> None:
     assert user.sandbox.total() == before
 
 
-def test_what_is_unknown_changes_nothing(caller: Start) -> None:
+def test_an_unknown_handle_changes_nothing(caller: Start) -> None:
     user = caller(1 * GIB)
     create(user, PAGE)
     before = user.sandbox.total()
@@ -144,8 +144,8 @@ def test_what_is_unknown_changes_nothing(caller: Start) -> None:
     assert user.sandbox.total() == before
 
 
-def test_expandable_segments(caller: Start) -> None:
-    """As PyTorch does it: one large reservation, into which pages are mapped and taken out at either end."""
+def test_expandable_segments_are_charged_by_their_mapped_pages(caller: Start) -> None:
+    """PyTorch maps pages into one large reservation, and unmaps them, at either end."""
     user = caller(512 * MIB)
     place, step = reserve(user, 8 * GIB), 20 * MIB
     access = buffer(location(DEVICE) + struct.pack("<i", 3))
@@ -164,7 +164,7 @@ def test_expandable_segments(caller: Start) -> None:
     assert kinds(user.sandbox)["vmm"] == step
 
 
-def test_an_import_is_its_makers(sandbox: Make, caller: Start, any_way: str) -> None:
+def test_an_import_is_charged_to_its_maker(sandbox: Make, caller: Start, any_way: str) -> None:
     one = sandbox(1 * GIB)
     maker, guest = caller(one, way=any_way), caller(one, way=any_way)
     handle = create(maker, 64 * MIB, handles=POSIX_FD)
@@ -176,7 +176,7 @@ def test_an_import_is_its_makers(sandbox: Make, caller: Start, any_way: str) -> 
     guest.do("cuMemMap", place, 64 * MIB, 0, there, 0)
     guest.do("cuMemRelease", there)
     assert one.total() == before
-    # Its maker lets it go, while the guest has it mapped.
+    # The maker releases it while the guest has it mapped.
     maker.do("cuMemRelease", handle)
     maker.close_fd(fd)
     assert unowned(one) == 64 * MIB
@@ -186,7 +186,7 @@ def test_an_import_is_its_makers(sandbox: Make, caller: Start, any_way: str) -> 
     assert "vmm" not in kinds(one)
 
 
-def test_the_end_of_its_maker_does_not_give_back_what_is_open(sandbox: Make, caller: Start) -> None:
+def test_the_end_of_its_maker_does_not_give_back_open_memory(sandbox: Make, caller: Start) -> None:
     one = sandbox(1 * GIB)
     maker, guest = caller(one), caller(one)
     free = guest.free_memory() // PAGE * PAGE
@@ -210,13 +210,13 @@ def test_two_processes_share_the_limit_and_a_killed_one_gives_back(sandbox: Make
 
 
 def sparse_array(user: Program, side: int) -> int:
-    """A sparse array of bytes, side by side; it takes nothing by itself."""
+    """A sparse array of bytes, `side` by `side`. It takes no memory by itself."""
     shape = struct.pack("<QQQIII4x", side, side, 0, 1, 1, SPARSE)
     return user.get("cuArray3DCreate_v2", OUT, buffer(shape))
 
 
 def region(array: int, handle: int, side: int, row: int = 0) -> dict[str, str]:
-    """CUarrayMapInfo; handle 0: unmaps."""
+    """CUarrayMapInfo. Handle 0 unmaps."""
     level = struct.pack("<8I", 0, 0, 0, row, 0, side, side, 1)
     return buffer(
         struct.pack("<i4xQi4x", 0, array, 0)
@@ -234,7 +234,7 @@ def test_tiles_of_sparse_arrays_hold_their_memory(caller: Start, any_way: str) -
     user.do("cuMemMapArrayAsync", region(array, first, side), 1, 0)
     user.do("cuMemRelease", first)
     assert kinds(user.sandbox)["vmm"] == 2 * PAGE
-    # Mapped to something else, the first has gone.
+    # A mapping to other memory ends the first mapping.
     user.do("cuMemMapArrayAsync", region(array, second, side), 1, 0)
     assert kinds(user.sandbox)["vmm"] == PAGE
     user.do("cuMemRelease", second)
@@ -242,7 +242,7 @@ def test_tiles_of_sparse_arrays_hold_their_memory(caller: Start, any_way: str) -
     assert user.code("cuMemMapArrayAsync", region(array, 0xDEAD, side), 1, 0) != SUCCESS
     user.do("cuMemMapArrayAsync", region(array, 0, side), 1, 0)
     assert "vmm" not in kinds(user.sandbox)
-    # So does the end of the array.
+    # The end of the array does the same.
     third = create(user, PAGE, tiles=1)
     user.do("cuMemMapArrayAsync", region(array, third, side), 1, 0)
     user.do("cuMemRelease", third)
@@ -251,10 +251,10 @@ def test_tiles_of_sparse_arrays_hold_their_memory(caller: Start, any_way: str) -
     assert "vmm" not in kinds(user.sandbox)
 
 
-def test_each_device_has_its_own(caller: Start) -> None:
+def test_each_device_has_its_own_limit(caller: Start) -> None:
     user = caller(1 * GIB, 256 * MIB, topology="2xT4-R580")
     create(user, 512 * MIB)
-    # With a context on the first device, memory of the second.
+    # The context is the first device's, the memory is the second's.
     handle = create(user, 256 * MIB, number=1)
     assert code(user, PAGE, number=1) == OUT_OF_MEMORY
     assert (kinds(user.sandbox)["vmm"], kinds(user.sandbox, 1)["vmm"]) == (512 * MIB, 256 * MIB)

@@ -1,7 +1,8 @@
 /*
- * Calls what the interposer of libnvidia-ml answers, from several threads and from forked children, for the
- * tests under sanitizers: nvml_calls THREADS ROUNDS FORKS. Arrays are as long as they are said to be, so that
- * a write beyond shows. Ends with 0 and prints the number of answers, or says what was wrong.
+ * Makes the calls that the interposer of libnvidia-ml answers, from several threads and from forked children,
+ * for the tests with sanitizers: nvml_calls THREADS ROUNDS FORKS. Arrays have exactly the length that the
+ * caller names, so that a write beyond the end shows. It prints the number of answers and exits with 0, or
+ * prints an error.
  */
 #define _GNU_SOURCE
 #include "../../../native/headers/nvml/nvml.h"
@@ -118,7 +119,7 @@ static void samples(unsigned int room) {
 
 static void *work(void *unused) {
     for (int i = 0; i < rounds; i++) {
-        /* NVML counts its users: the last shutdown of these is not the last one. */
+        /* NVML counts its users: the last shutdown here is not NVML's last. */
         count_of(p_nvmlInit_v2());
         memory();
         lists((unsigned int)i % 4);

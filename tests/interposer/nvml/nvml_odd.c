@@ -1,9 +1,9 @@
 /*
- * A libnvidia-ml of drivers that the simulator does not have: lists of graphics and MPS processes, sessions
- * of the encoder and of frame buffer capture, samples of several moments, confidential computing, the long
- * entries of R535's first releases. What it says stands in the environment: ODD_COMPUTE, ODD_GRAPHICS,
- * ODD_MPS, ODD_SESSIONS and ODD_SAMPLES are "PID:NUMBER[:NUMBER] …". From the second question for the card's
- * memory on, it has ODD_TAKEN bytes less, and lists the processes of ODD_COME too.
+ * A libnvidia-ml of drivers that the simulator lacks: lists of graphics and MPS processes, sessions of the
+ * encoder and of frame buffer capture, samples of several moments, confidential computing, the long entries
+ * of R535's first releases. The environment sets its answers: ODD_COMPUTE, ODD_GRAPHICS, ODD_MPS,
+ * ODD_SESSIONS and ODD_SAMPLES are "PID:NUMBER[:NUMBER] …". From the second question for the card's memory
+ * on, it has ODD_TAKEN bytes less, and lists the processes of ODD_COME too.
  */
 #define _GNU_SOURCE
 #include "../../../native/headers/nvml/nvml.h"
@@ -73,7 +73,7 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) {
 
 /* ---- processes ---- */
 
-int odd_lists; /* how many were asked for */
+int odd_lists; /* the number of lists that the program asked for */
 
 static nvmlReturn_t list(const char *variable, unsigned int *count, void *infos, size_t size) {
     struct entry found[128];
@@ -211,7 +211,7 @@ nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *perc
     return engine(percent, period);
 }
 
-/* The same samples; a driver before R550, which ODD_OLDER stands for, has no such list. */
+/* The same samples. A driver before R550 (ODD_OLDER) has no such list. */
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
                                                    nvmlProcessesUtilizationInfo_v1_t *info) {
     struct entry found[64];
@@ -232,7 +232,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     return NVML_SUCCESS;
 }
 
-/* One of each engine. */
+/* One session of each engine. */
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
                                   nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
     (void)device, (void)type, (void)since;

@@ -1,4 +1,4 @@
-"""The view on drivers that list more, or otherwise, than the simulated one, and on many processes."""
+"""The view on drivers that list more than the simulated one, or in another way, and on many processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def container(sandbox: Make, worker: Start, driver: Path) -> tuple[Sandbox, Proc
 
 
 Container = tuple[Sandbox, Process, Process, Ask]
-#: A process of nobody's that lives: one that is not there would make the list one of another pid namespace.
+#: A living process of no container. A pid without a process would make the list one of another PID namespace.
 OTHER = os.getpid()
 
 
@@ -72,7 +72,7 @@ def test_graphics_processes_are_this_container_s(container: Container) -> None:
     assert ask(script, graphics=f"{OTHER}:9") == []
 
 
-def test_where_the_driver_reports_nothing_the_account_s_stands(container: Container) -> None:
+def test_where_the_driver_reports_nothing_the_accounts_figure_stands(container: Container) -> None:
     inside, one, two, ask = container
     script = """
 said = {process.pid: process.usedGpuMemory for process in nvmlDeviceGetComputeRunningProcesses(card)}
@@ -84,7 +84,7 @@ said = {process.pid: process.usedGpuMemory for process in nvmlDeviceGetComputeRu
 
 
 @pytest.mark.parametrize(("version", "size"), [("535.54.03", 32), ("535.104.05", 24), ("550.54.14", 24)])
-def test_the_third_version_s_entries_are_as_long_as_the_driver_has_them(
+def test_the_third_versions_entries_are_as_long_as_the_drivers(
     container: Container, version: str, size: int
 ) -> None:
     _, one, two, ask = container
@@ -101,7 +101,7 @@ said += [bytes(array).rstrip(b"\\xee").__len__()]
     assert sorted(found) == sorted([one.pid(), two.pid()])
 
 
-#: A context; then the driver lists this process with 1 GiB, behind others.
+#: A context. After it the driver lists this process with 1 GiB, behind others.
 SECOND_IN_THE_LIST = """
 import ctypes, os
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -125,7 +125,8 @@ def test_the_driver_s_report_is_read_whatever_length_its_entries_have(
     assert done.stdout == f"{GIB}\n", done.stderr
 
 
-#: How many lists a question for free memory asks for, by which of them has this process with its bytes.
+#: The number of lists that a question for free memory asks for, by the lists that have this process and its
+#: bytes.
 LISTS_OF_A_QUESTION = """
 asked = ctypes.c_int.in_dll(ctypes.CDLL(FOLDER + "/libnvidia-ml.real"), "odd_lists")
 for places in ["ODD_COMPUTE"], ["ODD_GRAPHICS"], ["ODD_MPS"], []:
@@ -137,14 +138,14 @@ for places in ["ODD_COMPUTE"], ["ODD_GRAPHICS"], ["ODD_MPS"], []:
 """
 
 
-def test_lists_are_asked_for_until_one_says_what_this_process_has(sandbox: Make, driver: Path) -> None:
+def test_lists_are_asked_for_until_one_has_this_process(sandbox: Make, driver: Path) -> None:
     odd = f"mount --bind {driver} {FOLDER}/libnvidia-ml.real"
     program = f"FOLDER = {FOLDER!r}\n{SECOND_IN_THE_LIST}{LISTS_OF_A_QUESTION}"
     done = sandbox(4 * GIB).run([sys.executable, "-c", program], setup=odd)
     assert done.stdout.splitlines()[1:] == ["1 1024", "2 1024", "3 1024", "3 0"], done.stderr
 
 
-#: A context, and what it took as far as is known.
+#: A context, and the memory that is charged for it.
 CONTEXT = """
 import ctypes
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -160,13 +161,13 @@ print((total.value - free.value) >> 20)
     ("come", "known"),
     [
         ([300], True),
-        ([300, 300], False),  # either could be it
+        ([300, 300], False),  # either could be this process
         ([], False),
         ([2000], False),  # more than the card has lost
-        ([10], False),  # less than could be: it is another, and what the card has lost is not its
+        ([10], False),  # less than a context takes: it is another process, and the card's loss is not its own
     ],
 )
-def test_a_process_that_comes_with_the_context_is_taken_for_this_one_only_where_nothing_speaks_against_it(
+def test_a_process_that_appears_with_the_context_is_taken_for_this_one_only_if_it_fits(
     sandbox: Make, driver: Path, come: list[int], known: bool
 ) -> None:
     environ = {
@@ -176,7 +177,7 @@ def test_a_process_that_comes_with_the_context_is_taken_for_this_one_only_where_
     }
     odd = f"mount --bind {driver} {FOLDER}/libnvidia-ml.real"
     done = sandbox(4 * GIB).run([sys.executable, "-c", CONTEXT], setup=odd, env=environ)
-    # Else it is told by the card's free memory.
+    # Otherwise the card's free memory tells the size.
     assert done.stdout == ("300\n" if known else "320\n"), done.stderr
 
 
@@ -245,8 +246,8 @@ said = [plain(nvmlDeviceGetConfComputeMemSizeInfo(card)),
     assert usage == {"total": 4 * GIB, "free": 4 * GIB - used, "used": used}
 
 
-def test_two_processes_of_one_pid_are_both_listed(sandbox: Make) -> None:
-    # (a context that takes nothing is one of whose size the driver does not tell)
+def test_two_processes_with_the_same_pid_are_both_listed(sandbox: Make) -> None:
+    # The driver does not report the size of a context that takes no memory.
     inside = sandbox(4 * GIB, topology={"driver": "R580", "gpus": [{"model": "T4", "context_mib": 64}]})
     own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     script = [sys.executable, "-c", BESIDE_A_WORKER, str(WORKER), VIEW, "cat"]
@@ -262,7 +263,7 @@ def test_two_processes_of_one_pid_are_both_listed(sandbox: Make) -> None:
     assert all(GIB <= entry["usedGpuMemory"] < GIB + 100 * MIB for entry in listed)
 
 
-#: Forks children that each hold some memory, then says what NVML lists of them.
+#: Forks children that each hold some memory, then prints NVML's list of them.
 MANY = """
 import ctypes, os, signal
 children = []

@@ -1,4 +1,4 @@
-"""The NVML interposer without a slice that it can trust, with threads and forks, and under sanitizers."""
+"""The NVML interposer without a valid slice, with threads and forks, and under sanitizers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..sandboxes import FOLDER, FORK_FENCE, Sandbox, build, compile_c
 
 Make = Callable[..., Sandbox]
 Start = Callable[..., Process]
-#: The sanitizers, and how many forks there are beside the threads: ThreadSanitizer follows none.
+#: The sanitizers, and the number of forks beside the threads. ThreadSanitizer follows no fork.
 SANITIZERS = [("", 20), ("address,undefined", 0), ("address,undefined", 5), ("thread", 0)]
 
 
@@ -52,7 +52,7 @@ def without(name: str) -> Callable[[Sandbox], str]:
         (damaged, "damaged"),
     ],
 )
-def test_without_pages_to_trust_nvml_does_not_start_and_says_why_once(
+def test_without_valid_pages_nvml_does_not_start_and_says_why_once(
     sandbox: Make, fault: Callable[[Sandbox], str], says: str
 ) -> None:
     inside = sandbox(GIB)
@@ -92,7 +92,7 @@ def test_a_device_of_another_grant_is_as_the_driver_says(sandbox: Make) -> None:
     assert nvml(inside, "said = nvmlDeviceGetMemoryInfo(card).total") == 15360 * MIB
 
 
-def test_one_look_at_stderr_is_all_that_runs_when_the_interposer_is_loaded(interposers: Path) -> None:
+def test_the_interposer_only_looks_at_stderr_when_it_is_loaded(interposers: Path) -> None:
     sections = subprocess.run(
         ["readelf", "-SW", interposers / "libnvidia-ml.so.1"], check=True, capture_output=True, text=True
     ).stdout
@@ -117,7 +117,8 @@ def test_threads_and_forks_get_right_answers_while_processes_come_and_go(
 ) -> None:
     source = Path(__file__).with_name("nvml_calls.c")
     options = [f"-fsanitize={kind}", "-fno-sanitize-recover=all"] if kind else []
-    # With the fence, LeakSanitizer no longer knows what the dynamic loader allocated, and calls it a leak.
+    # With the fence, LeakSanitizer no longer knows the dynamic loader's allocations and reports them as
+    # leaks.
     fenced = bool(kind and forks)
     environ = {"ASAN_OPTIONS": f"detect_leaks={int(not fenced)}", "TSAN_OPTIONS": "halt_on_error=1"}
     sources = [str(FORK_FENCE)] if fenced else []
@@ -132,7 +133,7 @@ def test_threads_and_forks_get_right_answers_while_processes_come_and_go(
         stderr=subprocess.PIPE,
         text=True,
     )
-    for _ in range(500):  # (some dozens are enough: a program that hangs is not waited for for ever)
+    for _ in range(500):  # some dozens of rounds are enough; a program that hangs ends the loop
         if calls.poll() is not None:
             break
         one = worker(plain)

@@ -1,4 +1,4 @@
-"""Which of NVML's functions the interposer answers, and that all others reach the driver."""
+"""The NVML functions that the interposer answers. All others reach the driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE = headers.TABLES[WHEEL]
 
 
 def decided() -> dict[str, set[str]]:
-    """The table: what was decided → names."""
+    """The table: decision → names."""
     return {name: set(names) for name, names in headers.decided(TABLE).items()}
 
 
@@ -56,7 +56,7 @@ def test_no_function_that_a_driver_exports_lacks_a_decision() -> None:
     assert known - private - set().union(*decided().values()) == set()
 
 
-def test_the_interposer_defines_what_the_table_says_and_nothing_else(interposers: Path) -> None:
+def test_the_interposer_defines_exactly_the_functions_of_the_table(interposers: Path) -> None:
     assert exported(interposers / "libnvidia-ml.so.1") == decided()["slice"]
 
 

@@ -1,6 +1,6 @@
-"""The CUDA interposer where the driver lists processes by the host's ids, which a container does not know:
-each recognizes itself by the id that comes as it makes its first context, and then has the driver's
-report."""
+"""The CUDA interposer on a driver that lists processes by the host's pids, which a container does not know. A
+process recognizes itself by the pid that appears when it makes its first context. From then on it has the
+driver's report."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Start = Callable[..., Process]
 
 CONTEXT = 300 * MIB
 HOST = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300, "host_pids": True}]}
-#: Each a first process, as in a container.
+#: Each is the first process of a PID namespace, as in a container.
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def test_what_the_driver_has_beyond_what_was_asked_for_is_known(sandbox: Make, program: Start) -> None:
+def test_the_drivers_memory_beyond_the_allocations_is_known(sandbox: Make, program: Start) -> None:
     one, neighbour = sandbox(CONTEXT + 30 * MIB, topology=HOST), sandbox(4 * GIB, topology=HOST)
     other = program(neighbour, within=APART)
     other.start()
@@ -38,7 +38,7 @@ def test_what_the_driver_has_beyond_what_was_asked_for_is_known(sandbox: Make, p
     assert user.function(module) == SUCCESS
     assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
     assert user.alloc(12 * MIB)[0] == OUT_OF_MEMORY
-    # The neighbour's memory is the neighbour's.
+    # The neighbour's memory is not counted.
     other.alloc(GIB)
     assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
 
@@ -62,7 +62,7 @@ def test_those_that_start_at_once_are_not_taken_for_one_another(sandbox: Make, p
         user.send("start")
     assert [user.result() for user in users] == [SUCCESS] * len(users)
     for number, user in enumerate(users):
-        user.alloc((number + 1) * 32 * MIB)  # by which its slot is known
+        user.alloc((number + 1) * 32 * MIB)  # its slot is recognized by this size
     for number, user in enumerate(users):
         before = overheads(one)
         assert user.real_start() == SUCCESS
@@ -70,13 +70,13 @@ def test_those_that_start_at_once_are_not_taken_for_one_another(sandbox: Make, p
             each.info()
         after = overheads(one)
         mine = (number + 1) * 32 * MIB
-        # Who could not be told apart has no report, and nothing is seen of what it does.
+        # A process that could not be recognized has no report, and its hidden memory stays unseen.
         assert after.pop(mine) - before.pop(mine) in (0, CONTEXT)
         assert after == before
 
 
 def overheads(sandbox: Sandbox) -> dict[int, int]:
-    """What each process has beyond what it asked for, by its allocation."""
+    """Each process's memory beyond its own allocations, by the size of its allocation."""
     return {each.kinds["linear"]: each.kinds["overhead"] for each in sandbox.usage()}
 
 
@@ -88,7 +88,7 @@ def test_nvml_tells_of_this_container_s_processes_by_its_own_pids(
     mine, other = worker(inside, *APART), worker(outside, *APART)
     for one, size in ((mine, 100 * MIB), (other, GIB)):
         using(one, size)
-        one.launch("busy_10s")  # not waited for: the card is shared all the while
+        one.launch("busy_10s")  # not waited for: the card is shared all the time
     (neighbour,) = Path(f"/proc/{other.popen.pid}/task/{other.popen.pid}/children").read_text().split()
     script = f"""
 second = nvmlDeviceGetComputeRunningProcesses_v2

@@ -1,4 +1,4 @@
-"""Memory by NVML in a sandbox: a card of the slice's size, and of it this container's use."""
+"""Memory by NVML in a sandbox: the card has the slice's size, and its used memory is this container's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def using(process: Process, size: int, device: int = 0) -> None:
     assert process.alloc(size)[0] == SUCCESS
 
 
-def test_the_card_has_the_slice_s_size_and_this_container_s_use(sandbox: Make, worker: Start) -> None:
+def test_the_card_has_the_slices_size_and_this_containers_use(sandbox: Make, worker: Start) -> None:
     inside = sandbox(4 * GIB)
     one, two = worker(inside), worker(inside)
     assert memory(two) == (4 * GIB, 0, 4 * GIB)
@@ -65,7 +65,7 @@ def test_other_containers_use_is_not_shown(sandbox: Make, worker: Start, tmp_pat
 
 
 def beside(first: Sandbox, folder: Path, *limits: int | None, uuids: tuple[str, ...] = ()) -> Sandbox:
-    """Another sandbox at the devices of the first, or at those named."""
+    """Another sandbox on the first one's devices, or on those named."""
     listed = smi(first, "--query-gpu=uuid", "--format=csv,noheader")
     entries = tuple(map(pages.Entry, uuids or listed.split(), limits))
     made = folder / "beside"
@@ -74,7 +74,7 @@ def beside(first: Sandbox, folder: Path, *limits: int | None, uuids: tuple[str, 
     return Sandbox(made, first.driver_root, first.interposers)
 
 
-def test_where_more_is_promised_than_the_card_has_free_is_what_is_there(
+def test_with_overcommitted_limits_free_memory_is_the_cards(
     sandbox: Make, worker: Start, tmp_path: Path
 ) -> None:
     first = sandbox(12 * GIB)
@@ -90,7 +90,7 @@ def test_where_more_is_promised_than_the_card_has_free_is_what_is_there(
     assert (newer["used"], newer["free"]) == (used, shown)
 
 
-def test_what_a_killed_process_had_is_free_again(sandbox: Make, worker: Start) -> None:
+def test_a_killed_processs_memory_is_free_again(sandbox: Make, worker: Start) -> None:
     inside = sandbox(4 * GIB)
     one, two = worker(inside), worker(inside)
     using(one, GIB)
@@ -118,7 +118,7 @@ def test_a_limit_above_the_card_s_size_shows_the_card_s(sandbox: Make, worker: S
     assert memory(worker(sandbox(20 * GIB))) == (15360 * MIB, 0, 15360 * MIB)
 
 
-def test_what_the_driver_keeps_for_itself_is_not_in_a_slice(sandbox: Make, worker: Start) -> None:
+def test_the_drivers_own_memory_is_not_in_a_slice(sandbox: Make, worker: Start) -> None:
     whole = (143771 - 615) * MIB
     one = worker(sandbox(whole, topology="2xH200-R580"))
     assert memory(one) == (whole, 0, whole)
@@ -184,7 +184,7 @@ said += [library.nvmlDeviceGetMemoryInfo(card, ctypes.byref(memory)), library.nv
     assert nvml(sandbox(GIB), script) == [2, 2, 25, 1, 1]
 
 
-def test_an_old_driver_has_what_it_has(sandbox: Make) -> None:
+def test_an_old_driver_answers_with_the_functions_that_it_has(sandbox: Make) -> None:
     script = """
 said = [ask(nvmlDeviceGetMemoryInfo, card)["total"],
         ask(nvmlDeviceGetMemoryInfo, card, nvmlMemory_v2)["total"],

@@ -1,4 +1,4 @@
-"""Processes and utilisation by NVML in a sandbox: this container's own, and no others."""
+"""Processes and utilisation by NVML in a sandbox: this container's own alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pids(entries: list[dict[str, Any]]) -> list[int]:
 
 
 def two_containers(sandbox: Make, worker: Start, folder: Path) -> tuple[Sandbox, Process, Process]:
-    """A sandbox with a process of 338 MiB, and another container's process of 1 GiB at the same card."""
+    """A sandbox with a process of 338 MiB, and another container's process of 1 GiB on the same card."""
     inside = sandbox(4 * GIB)
     mine, other = worker(inside), worker(beside(inside, folder, 4 * GIB))
     using(mine, 338 * MIB)
@@ -38,8 +38,8 @@ def two_containers(sandbox: Make, worker: Start, folder: Path) -> tuple[Sandbox,
 
 
 def keep_busy(process: Process) -> None:
-    """The card has been busy with this process for so long that samples of two seconds show it, and stays so
-    however late it is asked."""
+    """Keeps the card busy with this process. Two seconds of samples show it, and the work goes on for as long
+    as a slow test needs."""
     assert process.launch("busy_2400ms") == SUCCESS
     second = process.event()
     assert process.launch("busy_600000ms") == SUCCESS
@@ -110,7 +110,7 @@ def test_utilisation_is_this_container_s(sandbox: Make, worker: Start, tmp_path:
     inside, mine, other = two_containers(sandbox, worker, tmp_path)
     states = "said = [part.percentage for part in nvmlDeviceGetDynamicPstatesInfo(card).utilization][:4]"
     keep_busy(other)
-    # The card was busy for the last second, and not by this container.
+    # The card was busy for the last second with another container's work.
     rates = other.nvml("nvmlDeviceGetUtilizationRates")
     assert rates["gpu"] > 90
     assert mine.nvml("nvmlDeviceGetUtilizationRates") == {"gpu": 0, "memory": 0}
@@ -129,7 +129,7 @@ def test_utilisation_is_this_container_s(sandbox: Make, worker: Start, tmp_path:
     assert nvml(inside, states)[0] in range(51, 101)
 
 
-def test_samples_of_the_card_are_not_above_this_container_s_use(
+def test_samples_of_the_card_are_not_above_this_containers_use(
     sandbox: Make, worker: Start, tmp_path: Path
 ) -> None:
     _, mine, other = two_containers(sandbox, worker, tmp_path)
@@ -141,7 +141,7 @@ def test_samples_of_the_card_are_not_above_this_container_s_use(
     assert watts[0]["sampleValue"]["uiVal"] >= 9000
 
 
-def test_room_for_lists_is_asked_for_as_of_nvml(sandbox: Make, worker: Start) -> None:
+def test_the_length_of_lists_is_asked_for_as_of_nvml(sandbox: Make, worker: Start) -> None:
     inside = sandbox(4 * GIB)
     for one in (worker(inside), worker(inside)):
         using(one, MIB)
@@ -175,7 +175,7 @@ def test_drivers_without_the_third_version_have_lists_too(sandbox: Make, worker:
     assert str(one.pid()) in smi(inside)
 
 
-#: Runs in a pid namespace of its own: a worker of 1 GiB, and then the rest of the arguments.
+#: Runs a worker of 1 GiB in a PID namespace of its own, and then the rest of the arguments.
 BESIDE_A_WORKER = """
 import json, subprocess, sys
 worker = subprocess.Popen([sys.executable, sys.argv[1], sys.argv[2]], stdin=subprocess.PIPE,
@@ -189,7 +189,7 @@ sys.exit(subprocess.call(sys.argv[3:]))
 """
 
 
-def test_in_pid_namespaces_of_its_own_and_without_proc_the_processes_are_listed(
+def test_processes_are_listed_in_their_own_pid_namespaces_and_without_proc(
     sandbox: Make, worker: Start
 ) -> None:
     inside = sandbox(4 * GIB)
@@ -211,7 +211,7 @@ def test_in_pid_namespaces_of_its_own_and_without_proc_the_processes_are_listed(
         assert len(listed) == 2, "and that outside of it, as the account knows it"
 
 
-#: What a driver of the host's pids would say: the library's connection is one of a process outside.
+#: Stands for a driver that lists the host's pids: the library's connection comes from a process outside.
 FOREIGN = """
 clone = {"x86_64": 56, "aarch64": 220}[%r]
 CLONE_NEWPID = 0x20000000
@@ -229,7 +229,7 @@ os.waitpid(child, 0)
 """
 
 
-def test_pids_of_the_host_are_taken_for_nobody_s(sandbox: Make, worker: Start, tmp_path: Path) -> None:
+def test_pids_of_the_host_are_ignored(sandbox: Make, worker: Start, tmp_path: Path) -> None:
     inside, mine, other = two_containers(sandbox, worker, tmp_path)
     keep_busy(other)
     own_pid, listed, rates, samples = nvml(inside, FOREIGN % platform.machine())
@@ -240,7 +240,7 @@ def test_pids_of_the_host_are_taken_for_nobody_s(sandbox: Make, worker: Start, t
     assert samples == NOT_FOUND
 
 
-def test_of_a_mig_device_its_own_are_listed_with_their_instance(
+def test_a_mig_devices_own_processes_are_listed_with_their_instance(
     sandbox: Make, worker: Start, tmp_path: Path
 ) -> None:
     card = sandbox(topology="2xA100-MIG")

@@ -14,7 +14,8 @@ from .paced import Make, Paced, compile_paced
 
 @pytest.fixture(scope="session")
 def paced_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Path]:
-    """`paced_program(library, sanitizers)` is the program; all drivers' libraries export the same."""
+    """`paced_program(library, sanitizers)` is the program. All drivers' libraries export the same
+    functions."""
     folder = tmp_path_factory.mktemp("paced")
 
     def compiled(library: Path, fenced: str) -> Path:
@@ -26,7 +27,7 @@ def paced_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, s
 
 @pytest.fixture
 def paced(sandbox: Callable[..., Sandbox], paced_program: Callable[[Path, str], Path]) -> Make:
-    """`paced(30)` is a sandbox with a cap of 30 %, with its program; `fenced`: see fork_fence.c."""
+    """`paced(30)` is a sandbox with a cap of 30 %, and its program; `fenced`: see fork_fence.c."""
 
     def make(*caps: int | None, fenced: str = "", **options: Any) -> Paced:
         one = sandbox(*(None for _ in caps), **options)

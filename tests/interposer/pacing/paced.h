@@ -1,5 +1,5 @@
 /*
- * What paced_work.c and its parts share: one program, whose first words say what it does.
+ * paced_work.c and its parts share this: one program, whose first argument names its work.
  */
 #ifndef PACED_H
 #define PACED_H
@@ -35,14 +35,14 @@ enum { STREAMS = 4 };
 extern CUcontext context; /* of device 0 */
 extern CUmodule module;
 extern CUstream streams[STREAMS];
-extern bool stop; /* the threads that launch end; atomic */
+extern bool stop; /* the launching threads end; atomic */
 
 long long now_us(void);
 void pause_ms(int ms);
-/* Makes a context of a device, and what is of it. */
+/* Makes a device's context, and its objects. */
 void use(CUdevice device);
 pthread_t thread(void *(*run)(void *), long number);
-/* A thread that launches, until `stop`. */
+/* A thread that launches until `stop`. */
 void *launches(void *number);
 CUfunction function_of(const char *kernel);
 CUresult launch(CUfunction function, CUstream stream);

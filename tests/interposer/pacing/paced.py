@@ -18,7 +18,7 @@ MILLION = 1_000_000
 
 
 class Paced:
-    """A sandbox with a cap in percent on each device (None: none), and the program in it."""
+    """A sandbox with a cap in percent on each device (None: no cap), and the program in it."""
 
     def __init__(self, sandbox: Sandbox, program: Path, *caps: int | None) -> None:
         self.sandbox, self.program = sandbox, program
@@ -33,20 +33,21 @@ class Paced:
         return pages.compute(str(self.sandbox.pages), device + 1)[device]
 
     def run(self, *words: str, said: str = "", **options: Any) -> str:
-        """What the program says, which must end well; `said`: in its one line of stderr."""
+        """The output of the program, which must end well; `said`: words in its one line of stderr."""
         done = self.sandbox.run([str(self.program), *words], **{"timeout": 60, **options})
         assert done.returncode == 0 and done.stderr.count("\n") == bool(said), (done.returncode, done.stderr)
         assert said in done.stderr
         return done.stdout
 
     def share(self, us: float, *words: str, said: str = "") -> float:
-        """Percent of the device's time that it had: it says `COUNT MICROSECONDS`, and each took `us`."""
+        """The program's share of the device's time in percent. It prints `COUNT MICROSECONDS`; each launch
+        took `us`."""
         count, passed = (int(word) for word in self.run(*words, said=said).split())
         return count * us / passed * 100
 
     @contextmanager
     def running(self, *words: str, ready: bool = False) -> Iterator[subprocess.Popen[str]]:
-        """`ready`: it says so first."""
+        """`ready`: the program says so first."""
         pipe = subprocess.PIPE
         one = self.sandbox.start([str(self.program), *words], stdin=pipe, stdout=pipe, text=True)
         try:
@@ -58,27 +59,27 @@ class Paced:
             one.communicate()
 
     def used_in(self, seconds: float, device: int = 0) -> float:
-        """The part of the device's time that was charged in so many seconds from now on, in percent."""
+        """The time that is charged in the next seconds, in percent of the device's time."""
         began, used = time.monotonic(), self.compute(device).used
         time.sleep(seconds)
         return (self.compute(device).used - used) / 1e7 / (time.monotonic() - began)
 
     def until(self, holds: Callable[[], bool], seconds: float) -> None:
-        """Fails if it does not hold within so many seconds."""
+        """Fails if the condition does not hold within that many seconds."""
         began = time.monotonic()
         while not holds():
             assert time.monotonic() - began < seconds
             time.sleep(0.002)
 
     def run_sanitized(self, kind: str, *words: str) -> None:
-        """The program, of whose libraries some have these sanitizers, which must find nothing."""
+        """Runs the program. The libraries under test have these sanitizers, which must find nothing."""
         environ = {
             "LD_PRELOAD": runtime_of(kind),
             "ASAN_OPTIONS": "detect_leaks=0",
-            # (a child starts a thread, of ours)
+            # a child starts a thread of ours
             "TSAN_OPTIONS": "exitcode=66 die_after_fork=0",
         }
-        # (unshare and sh come first, and are not to have it)
+        # unshare and sh run first, without the sanitizer
         before = ["env", *(f"{name}={value}" for name, value in environ.items())]
         done = self.sandbox.run([*before, str(self.program), *words])
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -88,7 +89,7 @@ Make = Callable[..., Paced]
 
 
 def compile_paced(library: Path, out: Path, fenced: str = "") -> Path:
-    """The program, linked to a libcuda; `fenced`: for these sanitizers, see fork_fence.c."""
+    """The program, linked to a libcuda; `fenced`: the sanitizers, see fork_fence.c."""
     here = Path(__file__).parent
     source, *parts = (here / f"paced_{name}.c" for name in PARTS)
     fence = [FORK_FENCE, f"-l{RUNTIMES[fenced]}"] if fenced else []
@@ -96,13 +97,13 @@ def compile_paced(library: Path, out: Path, fenced: str = "") -> Path:
 
 
 def share(line: str) -> float:
-    """Percent of the device's time, of launches of 1 ms: `COUNT MICROSECONDS`."""
+    """The share of the device's time in percent, for launches of 1 ms: `COUNT MICROSECONDS`."""
     count, passed = (int(word) for word in line.split())
     return count * 1000 / passed * 100
 
 
 def asks(one: subprocess.Popen[str], *words: object) -> str:
-    """What the program that runs answers to a line."""
+    """The running program's answer to a line."""
     assert one.stdin and one.stdout
     one.stdin.write(" ".join(str(word) for word in words) + "\n")
     one.stdin.flush()

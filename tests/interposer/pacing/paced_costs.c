@@ -1,5 +1,5 @@
 /*
- * Parts of paced_work.c: launches whose cost changes, and how they are held back.
+ * Parts of paced_work.c: launches whose cost changes.
  */
 #include "paced.h"
 
@@ -23,7 +23,8 @@ void check_grows(void) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
-/* Says how many were launched in the last second and a half, in COUNT MICROSECONDS; nothing is waited for. */
+/* Prints the number of launches in the last second and a half, as COUNT MICROSECONDS. It waits for none of
+ * them. */
 static void check_change(const char *before, const char *after) {
     CUgraphExec exec = captured(function_of(before), streams[0]);
     CUgraph other = graph_of(function_of(after), streams[0]);
@@ -44,13 +45,13 @@ static void check_change(const char *before, const char *after) {
 void check_outgrows(void) { check_change("busy_20us", "busy_250us"); }
 void check_shrinks(void) { check_change("busy_8ms", "busy_10us"); }
 
-/* From here on no thread can be started, as under a limit of processes that is reached. */
+/* From here on no thread can be started, as when the limit of processes is reached. */
 static void no_more_threads(void) {
     struct rlimit one = {1, 1};
     NEED(setrlimit(RLIMIT_NPROC, &one) == 0 && setuid(12345) == 0);
 }
 
-/* Nothing is launched after the longer one, from which it could be told when that has ended. */
+/* Nothing is launched after the longer kernel that could show when it has ended. */
 void check_varies(const char *way) {
     CUstream stream = streams[1], blocks;
     CUgraphExec exec = captured(function_of("busy_10us"), streams[1]);
@@ -81,7 +82,7 @@ void check_varies(const char *way) {
             for (long long until = now_us() + 300; i == 0 && now_us() < until;)
                 ;
         }
-        if (now_us() > judged - 400000) { /* by then it is known that it is short */
+        if (now_us() > judged - 400000) { /* by then the kernel is known to be short */
             MUST(cuGraphExecUpdate_v2(exec, longer, &info));
             MUST(cuGraphLaunch(exec, stream));
         }
@@ -105,9 +106,9 @@ void check_varies(const char *way) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
-/* `way`: STREAMS-MICROSECONDS-SHORTS. Each graph is short SHORTS times, and waited for; then it is longer,
- * and waited for by the clock alone, so that what is recorded behind it comes too late to tell. The marker
- * that is due follows a kernel of another kind. */
+/* `way`: STREAMS-MICROSECONDS-SHORTS. Each graph is short SHORTS times, and waited for. Then it is longer,
+ * and waited for by the clock alone, so that a later record comes too late to measure it. The due marker
+ * follows a kernel of another kind. */
 void check_hides(const char *way) {
     int number, us, shorts;
     char name[32];
@@ -145,7 +146,8 @@ void check_hides(const char *way) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
-/* A graph takes 320 us three times of four, and then 700: what it takes is no sign of another's turn. */
+/* A graph takes 320 us three times of four, and then 700 us. The time of one launch is no sign of the next.
+ * */
 void check_mixes(void) {
     CUgraphExec exec = captured(function_of("busy_320us"), streams[1]);
     CUgraph graphs[2] = {graph_of(function_of("busy_320us"), streams[1]),
@@ -171,7 +173,7 @@ void check_mixes(void) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
-/* How often a second short launches are held back, beside another program. */
+/* How many short launches a second are held back, beside another program. */
 void check_slices(void) {
     CUfunction function = function_of("busy_10us");
     long long began = now_us(), before = began, now = began;
@@ -198,7 +200,7 @@ void check_threadless(const char *way) {
     printf("%ld %lld\n", count, now_us() - began);
 }
 
-/* By then nobody knows how long it takes, and our thread has ended. */
+/* By then the kernel's time is unknown, and our thread has ended. */
 static void work_at_exit(void) {
     CUfunction function = function_of("busy_20ms");
     long long began = now_us();
@@ -211,7 +213,7 @@ static void work_at_exit(void) {
 }
 
 void check_at_exit(void) {
-    NEED(atexit(work_at_exit) == 0); /* before our thread is started, and so run after it was ended */
+    NEED(atexit(work_at_exit) == 0); /* before our thread is started, so it runs after the thread has ended */
     MUST(launch(function_of("busy_10us"), streams[1]));
     exit(0);
 }
@@ -229,7 +231,7 @@ void check_once(const char *way) {
     _exit(0);
 }
 
-/* An event that comes once a minute has passed, on another device. */
+/* A minute passes. Then an event comes, on another device. */
 static CUevent comes_late(void) {
     CUfunction longest;
     CUcontext other;
@@ -251,7 +253,7 @@ static CUevent comes_late(void) {
 static CUevent late;
 static long ended;
 
-/* A launch that is held back meanwhile is not waited for. */
+/* The program does not wait for a launch that is held back meanwhile. */
 static void *tells(void *seconds) {
     long long began = now_us();
     pause_ms((int)(long)seconds * 1000);
@@ -260,7 +262,7 @@ static void *tells(void *seconds) {
     _exit(0);
 }
 
-/* Says how many kernels have ended in some seconds, of those that are launched and waited for one by one. */
+/* Prints how many kernels have ended in some seconds. Each is launched and waited for by itself. */
 static void count_while_others_wait(CUfunction function, int seconds, CUevent end) {
     CUstream own;
     MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
@@ -274,11 +276,10 @@ static void count_while_others_wait(CUfunction function, int seconds, CUevent en
     }
 }
 
-/* The short ones wait, and the program asks for each: it gets an event of the pacer's, of which there are
- * 256. */
+/* The short kernels wait, and the program asks for each. Each gets one of the pacer's 256 events. */
 void check_exhausts(void) {
     CUfunction little = function_of("busy_1us");
-    for (int i = 0; i < 50; i++) { /* it is learnt that they are short */
+    for (int i = 0; i < 50; i++) { /* the pacer learns that they are short */
         MUST(launch(little, streams[1]));
         MUST(cuStreamSynchronize(streams[1]));
     }
@@ -308,7 +309,7 @@ static void *rewrites(void *unused) {
     return unused;
 }
 
-/* The launch waits for budget for some tenths of a second, and its stream is another one then. */
+/* The launch waits for budget for some tenths of a second. Its stream is another one then. */
 void check_rewrites(void) {
     for (int i = 0; i < 10; i++)
         MUST(launch(function_of("busy_8ms"), streams[1]));

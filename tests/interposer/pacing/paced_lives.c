@@ -70,7 +70,7 @@ static void end_program(int number) {
     exit(0);
 }
 
-/* The program ends in a signal's handler, in the midst of launches: their locks, if any, are taken. */
+/* A signal's handler ends the program during launches, whose locks may be taken. */
 void check_interrupted(const char *after_us) {
     CUfunction function = function_of("busy_1us");
     struct sigaction action = {.sa_handler = end_program};
@@ -131,7 +131,7 @@ static void *leaves(void *unused) {
     exit(0);
 }
 
-/* What is refused once the program ends is no mistake of it. */
+/* A refusal after the program's end has begun is no error. */
 static void *launches_to_the_end(void *number) {
     CUfunction function = function_of("busy_500us");
     (void)cuCtxSetCurrent(context);

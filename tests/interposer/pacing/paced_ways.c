@@ -44,7 +44,7 @@ static void *find(const char *name, bool per_thread, bool lookup) {
     return found;
 }
 
-/* Launches for so long, in the default stream that the way means, or in a stream. */
+/* Launches for that long, in the default stream of that way or in a given stream. */
 static void launch_for(double seconds, const char *way, bool lookup, CUstream stream, CUgraphExec exec) {
     char name[64];
     long long began = now_us(), until = began + (long long)(seconds * 1e6);
@@ -97,7 +97,7 @@ static void launch_by_lines(CUstream stream) {
     char line[128], way[64], found[16];
     double seconds;
     CUgraphExec exec = captured(function_of("busy_1ms"), streams[0]);
-    if (stream) { /* a graph's launch is of its stream's context, whatever context is current */
+    if (stream) { /* a graph's launch belongs to its stream's context, whatever context is current */
         CUcontext other;
         MUST(cuDevicePrimaryCtxRetain(&other, 1));
         MUST(cuCtxSetCurrent(other));
@@ -135,7 +135,7 @@ void check_both(const char *how) {
     }
     for (int i = 0; i < 2; i++)
         MUST(cuStreamSynchronize(each[i].hStream));
-    pause_ms(20); /* it is measured */
+    pause_ms(20); /* the pacer measures it */
     printf("%ld\n", count);
 }
 

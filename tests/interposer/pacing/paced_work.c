@@ -1,61 +1,63 @@
 /*
- * A program that launches, run in a sandbox as `paced_work WHAT [ARGUMENT]`; linked to libcuda, as most are.
+ * A program that launches. Run it in a sandbox as `paced_work WHAT [ARGUMENT]`. It is linked to libcuda, as
+ * most are.
  *
  *   ways
- *       for each line `WAY FOUND SECONDS` of stdin, launches of 1 ms by that way, found so (symbol or
- *       lookup), for so long; says `COUNT MICROSECONDS`, with all of it completed
+ *       for each line `WAY FOUND SECONDS` of stdin, launches of 1 ms by that way, for that long; FOUND:
+ *       symbol or lookup. Prints `COUNT MICROSECONDS` after all of them have ended
  *   elsewhere
  *       the same, in a stream of device 0, while device 1 is current
  *   both HOW
- *       launches of 1 ms on devices 0 and 1 for a second: at once, or of 10 us alternately; says how many
- *       on each
+ *       launches of 1 ms on devices 0 and 1 for a second: at once, or of 10 us alternately. Prints both
+ *       counts
  *   grows
- *       a graph of 200 us becomes one of 50 ms after a while; launched again and again behind a short kernel,
- *       waiting for the context. Says `COUNT MICROSECONDS` of the last 1.5 s of 2.5
+ *       a graph of 200 us becomes one of 50 ms after a while. It is launched again and again behind a short
+ *       kernel, and the program waits for the context. Prints `COUNT MICROSECONDS` of the last 1.5 s of 2.5
  *   outgrows
- *       a graph of 20 us becomes one of 250 us after a while, and nothing is waited for. Says the same
+ *       a graph of 20 us becomes one of 250 us after a while; the program waits for nothing. Prints the same
  *   shrinks
- *       the same of a graph of 8 ms that becomes one of 10 us
+ *       the same with a graph of 8 ms that becomes one of 10 us
  *   varies WAY
- *       a graph of 10 us four times and once more, then 1.5 ms long; waiting for that by WAY (context, event,
- *       event-query, stream-query, copy, sleep). Says `COUNT MICROSECONDS` of the last 1 s of 1.6.
+ *       a graph takes 10 us five times, then 1.5 ms. The program waits for the longer one by WAY (context,
+ *       event, event-query, stream-query, copy, sleep). Prints `COUNT MICROSECONDS` of the last 1 s of 1.6.
  *       default-WAY: in the legacy stream beside one that blocks; thread-WAY: in the thread's default stream;
- *       threadless-WAY: where no thread can be started
+ *       threadless-WAY: no thread can be started
  *   hides STREAMS-MICROSECONDS-SHORTS
- *       in each stream a graph of 10 us so many times, waited for, then of so many microseconds, waited for
- *       by the clock. Says `COUNT MICROSECONDS` of the last 1.5 s of 2
+ *       in each stream a graph takes 10 us SHORTS times, and is waited for; then MICROSECONDS, and is waited
+ *       for by the clock. Prints `COUNT MICROSECONDS` of the last 1.5 s of 2
  *   mixes
- *       a graph of 320 us three times, then of 700 us. Says `COUNT MICROSECONDS` of the last 2 s of 2.8
+ *       a graph takes 320 us three times, then 700 us. Prints `COUNT MICROSECONDS` of the last 2 s of 2.8
  *   slices
- *       launches of 10 us; says how often in a second they were held back
+ *       launches of 10 us. Prints how many a second were held back
  *   exhausts
- *       kernels of 100 ms, while short ones in other streams wait for device 1, each with a marker. Says
+ *       kernels of 100 ms, while short ones in other streams wait for device 1, each with a marker. Prints
  *       `COUNT MICROSECONDS`
  *   stalls
- *       the same of kernels of 200 ms, while one launch waits in another stream
+ *       the same with kernels of 200 ms, while one launch waits in another stream
  *   rewrites
- *       while a launch waits another thread writes another stream into the configuration that it was given
+ *       while a launch waits, another thread writes another stream into its configuration
  *   threadless WAY
- *       launches of 20 ms where no thread can be started; WAY: waits (for each) or not. Says `COUNT
+ *       launches of 20 ms where no thread can be started; WAY: waits (for each) or not. Prints `COUNT
  *       MICROSECONDS`
  *   at-exit
- *       kernels of 20 ms while the program ends. Says `COUNT MICROSECONDS`
+ *       kernels of 20 ms while the program ends. Prints `COUNT MICROSECONDS`
  *   once WAY
- *       one kernel of 4 ms, waited for; then the program ends, by WAY: exit, _exit, destroy (the context)
+ *       one kernel of 4 ms, which is waited for. Then the program ends by WAY: exit, _exit, destroy (the
+ *       context)
  *   forever
- *       launches of 1 ms until it is killed; says `ready` before the first
+ *       launches of 1 ms until the program is killed. Prints `ready` before the first
  *   long
- *       says `ready`, and runs one kernel of an hour
+ *       prints `ready`, and runs one kernel of an hour
  *   capture MODE
  *       captures launches again and again, while another thread launches
  *   spin-behind N
- *       a kernel spins until another stream's has run, which is launched after N more in its own
+ *       a kernel spins until a kernel of another stream has run, which follows N more in its own stream
  *   spin
- *       a kernel waits for one that is launched after it, in another stream
+ *       a kernel waits for a later one in another stream
  *   signals
  *       signals come while launches wait
  *   interrupted US
- *       launches, until after so many microseconds a signal's handler ends the program
+ *       launches, until a signal's handler ends the program after that many microseconds
  *   forks
  *       one thread forks children that launch, while others launch
  *   ends WAY
@@ -65,8 +67,8 @@
  *   streams
  *       streams are made, launched in, captured and destroyed with work in them
  *   leave WAY
- *       the program ends by WAY, with work under way and threads launching: return, exit, thread and main
- *       (another thread exits; the first waits or has ended), fault, atexit (which launches, too)
+ *       the program ends by WAY while kernels run and threads launch: return, exit, thread and main (another
+ *       thread exits; the first waits or has ended), fault, atexit (its handler launches too)
  *
  * Exits 0 if every call did what it must.
  */
@@ -160,7 +162,7 @@ static void check_capture(const char *mode) {
         CUgraphExec exec;
         size_t count = 0;
         MUST(cuStreamBeginCapture_v2(own, wanted));
-        if (!round) { /* its first launch is the first of all, with a capture under way */
+        if (!round) { /* its first launch is the first of all, during a capture */
             other = thread(launches, 1);
             pause_ms(20);
         }
@@ -186,7 +188,7 @@ static void check_spin(void) {
     CUfunction spins = function_of("spin_until_3"), raises = function_of("raise_3_1ms");
     MUST(cuStreamCreateWithPriority(&high, CU_STREAM_NON_BLOCKING, HIGHEST));
     for (int round = 0; round < 4; round++) {
-        /* Debt first, so that both wait for budget; then what is under way is known to be long. */
+        /* Debt comes first, so that both wait for budget. The running kernel is known to be long then. */
         for (int i = 0; i < 10; i++)
             MUST(launch(function_of("busy_2ms"), streams[1]));
         MUST(launch(spins, streams[1]));
@@ -195,7 +197,7 @@ static void check_spin(void) {
     }
 }
 
-/* A program that has a kernel wait until all that comes after it is launched, too. */
+/* A kernel waits until all later ones are launched too. */
 static void check_spin_behind(const char *count) {
     CUfunction spins = function_of("spin_until_3"), raises = function_of("raise_3"),
                busy = function_of("busy_100us");
@@ -239,7 +241,7 @@ static void check_threads(int count) {
     printf("%d %lld\n", count * each * 75, now_us() - began);
 }
 
-/* What a stream was given last is marked on another thread, which it may end or be captured under. */
+/* The last launch of a stream is marked on another thread, while the stream may end or be captured. */
 static void *makes_streams(void *number) {
     CUfunction function = function_of((long)number % 2 ? "busy_10us" : "busy_300us");
     MUST(cuCtxSetCurrent(context));

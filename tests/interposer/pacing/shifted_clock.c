@@ -1,5 +1,5 @@
-/* A library in the place of clock_gettime, as libfaketime is: the program's time is shifted by SHIFT_S
- * seconds, and passes RATE times as fast. */
+/* Replaces clock_gettime, as libfaketime does: the program's time is shifted by SHIFT_S seconds, and passes
+ * RATE times as fast. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>

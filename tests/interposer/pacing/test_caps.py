@@ -1,6 +1,6 @@
 """Launches under a cap on the device's time: every way to launch is held back and charged.
 
-How exactly a cap holds is bench/share's to say: bounds are wide here.
+bench/share measures how exactly a cap holds. The bounds here are wide.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .paced import MILLION, Make, asks, share
 
 WAYS = ("cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch")
 SUFFIXES = ("", "_ptsz")
-#: Those that have no form of their own for the default stream of each thread.
+#: Functions without a variant for the default stream of each thread.
 OLDER_WAYS = ("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice")
 FOUND = ("symbol", "lookup")
 
 
 @pytest.mark.alone  # shares of time are measured
-def test_a_cap_holds_what_is_completed_and_tells_so(paced: Make) -> None:
+def test_a_cap_holds_completed_work_and_reports_the_wait(paced: Make) -> None:
     one = paced(30)
     with one.running("ways") as program:
         before, then = one.compute(), time.monotonic_ns()
@@ -33,12 +33,12 @@ def test_a_cap_holds_what_is_completed_and_tells_so(paced: Make) -> None:
         after, now = one.compute(), time.monotonic_ns()
         assert after.used - before.used > 240 * MILLION
         assert after.waits > before.waits
-        # One thread waits for most of the time that is not its share.
+        # One thread waits for most of the time beyond its share.
         assert 0.4 < (after.held - before.held) / (now - then) < 1
         assert after.guesses == before.guesses
 
 
-def test_what_has_no_cap_is_not_charged(paced: Make) -> None:
+def test_a_launch_without_a_cap_is_not_charged(paced: Make) -> None:
     one = paced(None)
     with one.running("ways") as program:
         assert share(asks(program, "cuLaunchKernel", "symbol", 0.3)) > 80
@@ -84,10 +84,11 @@ def test_a_cap_holds_where_no_thread_can_be_started(paced: Make, way: str) -> No
 
 @pytest.mark.alone
 def test_beside_others_a_cap_is_used_in_whole_time_slices(paced: Make) -> None:
-    """Each change between two contexts costs the card time that is nobody's."""
+    """Each switch between two contexts costs the card time that no context gets."""
     one, other = paced(30), paced(None)
     with other.running("forever", ready=True):
-        # Slices of a millisecond are 300 a second; waits for each launch's own budget would be 1,500.
+        # Slices of a millisecond make 300 waits a second. A wait for each launch's own budget would make
+        # 1,500.
         within(100, 600, lambda: float(one.run("slices")))
 
 
@@ -120,7 +121,7 @@ def test_many_threads_share_one_budget(paced: Make) -> None:
     within(35, 65, lambda: one.share(1, "threads", "64"))
 
 
-#: How a program's clock can differ from the host's, as words in front of it.
+#: Commands that give the program another clock than the host's.
 CLOCKS = {
     "ten times as fast": ["env", "RATE=10"],
     "a day ahead": ["env", "SHIFT_S=86400"],

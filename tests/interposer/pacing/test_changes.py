@@ -1,4 +1,4 @@
-"""Caps that change while programs launch: by `xpu set`, and by the agent, which lends what others leave."""
+"""Caps that change while programs launch: by `xpu set`, and by the agent, which lends unused time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xpu_runtime.limits import compute, pages
 
 from .paced import MILLION, Make, Paced
 
-#: Place of the first device's `paid` and `paid_cap` in a usage page.
+#: Offset of the first device's `paid` and `paid_cap` in a usage page.
 PAID = 2048
 
 
@@ -31,9 +31,9 @@ def test_a_cap_that_changes_holds_at_once(paced: Make) -> None:
         assert one.used_in(0.5) < 20
 
 
-def test_a_cap_that_grows_frees_what_waits_beside_others(paced: Make) -> None:
+def test_a_raised_cap_lets_a_launch_go_that_waits_beside_others(paced: Make) -> None:
     one, other = paced(1), paced(None)
-    with (one.sandbox.pages / pages.USAGE).open("r+b") as usage:  # it owes ten seconds
+    with (one.sandbox.pages / pages.USAGE).open("r+b") as usage:  # the budget owes ten seconds
         usage.seek(PAID)
         usage.write(struct.pack("<2Q", time.monotonic_ns() + 10_000 * MILLION, 100))
     with other.running("forever", ready=True), one.running("forever", ready=True):
@@ -44,7 +44,7 @@ def test_a_cap_that_grows_frees_what_waits_beside_others(paced: Make) -> None:
 
 
 class Agent:
-    """What the agent does to a container: it gives the cap that holds, every 20 ms."""
+    """The agent's part: it writes the cap that holds, every 20 ms."""
 
     def __init__(self, one: Paced) -> None:
         self.grant = compute.GrantPages(str(one.sandbox.pages), write=True)
@@ -70,7 +70,7 @@ def test_an_agent_holds_launches_back_and_lets_them_go_and_is_not_missed_for_lon
     one = paced(50)
 
     def used(agent: Agent, percent: int, seconds: float) -> float:
-        """What is charged meanwhile in percent, but for the begin."""
+        """The charged time in percent, without that of the first moment."""
         end, used, began = time.monotonic() + seconds, 0, time.monotonic() + 0.1
         while time.monotonic() < end:
             agent.gives(percent)
@@ -84,14 +84,15 @@ def test_an_agent_holds_launches_back_and_lets_them_go_and_is_not_missed_for_lon
         waits = one.compute().waits
         within(60, 101, lambda: used(agent, 80, 0.6))
         assert used(agent, 0, 0.3) < 4
-        # The agent is gone: the cap holds again, half a second later.
+        # Without the agent the cap holds again half a second later.
         one.until(lambda: one.compute().waits > waits, 1)
         time.sleep(0.6)
         within(40, 60, lambda: one.used_in(0.6))
 
 
-def test_the_agent_sees_who_is_slowed_down_by_others_though_no_budget_holds_it_back(paced: Make) -> None:
-    """One that was lent the whole device is to give it back, and its owner's launches wait for none."""
+def test_the_agent_sees_a_container_that_others_slow_down_though_no_budget_holds_it_back(paced: Make) -> None:
+    """A container that was lent the whole device must give it back, and its owner's launches wait for no
+    budget."""
     one = paced(50)
 
     def waits_within(agent: Agent, seconds: float) -> bool:

@@ -1,4 +1,5 @@
-"""What a launch under a cap is charged: what it takes, however that changes and however it is waited for."""
+"""The charge of a launch under a cap: its real time, however that changes and however a program waits for
+it."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from .paced import MILLION, Make
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_work_that_takes_longer_than_it_did_is_charged_what_it_takes(paced: Make, beside: bool) -> None:
+def test_work_that_becomes_longer_is_charged_its_new_time(paced: Make, beside: bool) -> None:
     """No marker follows it, and the program waits for the context: nothing says when it has ended."""
     one = paced(30)
     with ExitStack() as others:
         if beside:
-            others.enter_context(one.running("forever"))  # (of the same budget)
+            others.enter_context(one.running("forever"))  # of the same budget
         within(15, 45, lambda: one.share(50_000, "grows"))
 
 
@@ -32,7 +33,7 @@ def test_work_that_takes_longer_than_it_did_is_charged_what_it_takes(paced: Make
         ("shrinks", 10, 60, 40, 63, True),
     ],
 )
-def test_launches_of_one_kind_that_take_different_times_are_charged_what_they_take(
+def test_launches_of_one_kind_that_take_different_times_are_charged_their_own_time(
     paced: Make, what: str, us: int, cap: int, low: int, high: int, beside: bool
 ) -> None:
     one, other = paced(cap), paced(None)
@@ -45,23 +46,22 @@ def test_launches_of_one_kind_that_take_different_times_are_charged_what_they_ta
 @pytest.mark.alone
 @pytest.mark.parametrize("way", ["context", "event", "event-query", "stream-query", "copy", "sleep"])
 @pytest.mark.parametrize("where", ["", "default-", "thread-", "threadless-"])
-def test_what_is_launched_last_is_charged_what_it_takes(paced: Make, where: str, way: str) -> None:
-    """However the program waits for it, and wherever it was launched: by what was learnt from the launch
-    before, it would cost next to nothing."""
+def test_the_last_launch_is_charged_its_own_time(paced: Make, where: str, way: str) -> None:
+    """By the time of the launch before, it would cost next to nothing."""
     one, said = paced(30), "no thread can be started" if where == "threadless-" else ""
     within(20, 34, lambda: one.share(1540, "varies", where + way, said=said))
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("way", ["1-600-1", "2-250-2"])
-def test_work_that_has_ended_before_it_is_measured_is_charged_what_it_takes(paced: Make, way: str) -> None:
-    """Its kind is known to be short, as it is each time that it is measured: it had 42 to 66 percent."""
+def test_work_that_has_ended_before_it_is_measured_is_charged_its_own_time(paced: Make, way: str) -> None:
+    """Every measurement says that its kind is short. Without this rule it had 42 to 66 percent."""
     one = paced(20)
     streams, us, shorts = (int(word) for word in way.split("-"))
     within(12, 28, lambda: one.share(streams * (us + 1 + 10 * shorts), "hides", way))
 
 
-def test_what_is_launched_is_what_was_charged(paced: Make) -> None:
+def test_the_charged_launch_is_the_one_that_runs(paced: Make) -> None:
     paced(10).run("rewrites")
 
 

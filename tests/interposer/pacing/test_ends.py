@@ -1,5 +1,5 @@
-"""Launches under a cap: nothing that a program does with streams, threads, signals, forks or contexts hangs
-or breaks, and whoever dies leaves the others going.
+"""Launches under a cap: streams, threads, signals, forks and contexts neither hang nor break a program, and a
+process that dies leaves the others running.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .paced import MILLION, Make, asks, share
 
 
 @pytest.mark.parametrize("mode", ["global", "thread", "relaxed"])
-def test_a_capture_has_what_the_program_launched_and_nothing_else(paced: Make, mode: str) -> None:
+def test_a_capture_has_the_programs_own_launches_alone(paced: Make, mode: str) -> None:
     one = paced(40)
     one.run("capture", mode)
     assert one.compute().waits
 
 
 def test_streams_end_and_are_captured_while_they_are_measured(paced: Make) -> None:
-    """The driver itself says when it is given a stream that has ended."""
+    """The simulated driver reports a stream that has ended."""
     kind = "address,undefined"
     one = paced(60, sanitized=kind)
     one.run_sanitized(kind, "streams")
@@ -37,8 +37,9 @@ def test_a_kernel_may_wait_until_others_are_launched_behind_it(paced: Make) -> N
     paced(30).run("spin-behind", "100")
 
 
-def test_a_signal_may_end_the_program_in_the_midst_of_a_launch(paced: Make) -> None:
-    """What is measured at its end is not to wait for a lock of the driver's that the launch has."""
+def test_a_signal_may_end_the_program_during_a_launch(paced: Make) -> None:
+    """A measurement at the program's end must not wait for a driver's lock that the interrupted launch
+    has."""
     one = paced(95)
     for after_us in range(5000, 25000, 1000):
         one.run("interrupted", str(after_us), timeout=10)
@@ -51,7 +52,7 @@ def test_children_and_parents_go_on_after_a_fork(paced: Make) -> None:
 
 
 @pytest.mark.parametrize("what", ["forever", "long"])
-def test_who_is_killed_leaves_the_others_of_its_container_going(paced: Make, what: str) -> None:
+def test_a_killed_process_leaves_the_others_of_its_container_running(paced: Make, what: str) -> None:
     one = paced(30)
     with one.running("ways") as other:
         assert asks(other, "cuLaunchKernel", "symbol", 0.1)
@@ -59,7 +60,7 @@ def test_who_is_killed_leaves_the_others_of_its_container_going(paced: Make, wha
             time.sleep(0.3)
         began = time.monotonic()
         assert asks(other, "cuLaunchKernel", "symbol", 0.05)
-        # At most what it has used and was not paid for; 0.3 s at 30 %.
+        # At most the time that it used and did not pay for; 0.3 s at 30 %.
         assert time.monotonic() - began < 3
         within(20, 40, lambda: share(asks(other, "cuLaunchKernel", "symbol", 1)))
 
