@@ -98,8 +98,8 @@ def summary(
         ]
         for name, outcomes in alone.items():
             mean = sum(one.mean_error for one in outcomes.values()) / len(outcomes)
-            late = [duration(outcomes[cap].p99_ns) if cap in outcomes else "" for cap in _P99_CAPS]
-            lines.append(_row([name, f"{mean:.2f}", duration(natives[name].p99_ns), *late]))
+            p99s = [duration(outcomes[cap].p99_ns) if cap in outcomes else "" for cap in _P99_CAPS]
+            lines.append(_row([name, f"{mean:.2f}", duration(natives[name].p99_ns), *p99s]))
         lines.append("")
     if together:
         lines += [
