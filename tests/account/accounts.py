@@ -1,7 +1,7 @@
-"""An account without a device: its pages in a folder of the test session's own, and processes that use it.
+"""An account without a device: its pages in a folder of the test session, and processes that use it.
 
 A Process is worker.c, a real process linked with native/account, which looks for the pages in that folder.
-Tests tell it what to call and see what it got.
+Tests send it commands and read its answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GRAIN = 512
 
 
 class Place:
-    """A folder for pages that every user may enter, and programs built to find them there."""
+    """A folder for pages that every user may enter, and programs that find them there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,8 +47,6 @@ class Place:
 
 
 class Process:
-    """A process that uses the account."""
-
     def __init__(self, arguments: list[str | Path], **options: Any) -> None:
         self.popen = subprocess.Popen(
             arguments,
@@ -68,7 +66,7 @@ class Process:
         return answer.rstrip("\n")
 
     def charge(self, size: int, kind: int = LINEAR, device: int = 0) -> bool:
-        """Whether `size` bytes were to be had."""
+        """Whether `size` bytes could be charged."""
         answer = self.ask("charge", device, kind, size)
         assert answer in "01" and answer, answer
         return answer == "1"
@@ -78,19 +76,19 @@ class Process:
         assert self.ask("give", device, kind, size) == "ok"
 
     def used(self, device: int = 0) -> int:
-        """Bytes of all processes."""
+        """The bytes of all processes."""
         return int(self.ask("used", device))
 
     def own(self, device: int = 0) -> int:
-        """Bytes of this process."""
+        """The bytes of this process."""
         return int(self.ask("own", device))
 
     def kind(self, kind: int, device: int = 0) -> int:
-        """Bytes of this process, of one kind."""
+        """The bytes of this process that are of one kind."""
         return int(self.ask("kind", device, kind))
 
     def kill(self) -> None:
-        """Kills the process and all that it started, and waits until it is gone."""
+        """Kills the process and its children, and waits until they are gone."""
         try:
             os.killpg(self.popen.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -98,7 +96,7 @@ class Process:
         self.popen.wait(timeout=30)
 
     def close(self) -> None:
-        """Ends it, and forgets its pipes."""
+        """Ends the process and closes its pipes."""
         self.kill()
         for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if pipe:
@@ -106,7 +104,7 @@ class Process:
 
 
 class Account:
-    """Fresh pages, and processes on them."""
+    """Fresh pages, and processes that use them."""
 
     def __init__(self, where: Place) -> None:
         self.place = where
@@ -114,7 +112,7 @@ class Account:
         self.slots = pages.SLOTS
 
     def make(self, *limits: int | None, slots: int = pages.SLOTS, cores: int | None = None) -> None:
-        """New pages: a device for each limit, with that cap on its cores, and that many slots."""
+        """New pages with a device for each limit, a cap on their cores, and a number of slots."""
         self.slots = slots
         entries = tuple(
             pages.Entry(f"{UUID[:-1]}{at:x}", limit, cores=cores) for at, limit in enumerate(limits)
@@ -126,19 +124,19 @@ class Account:
             pages.create(str(self.place.pages), "a-container", entries)
 
     def start(self, *before: str | Path, program: Path | None = None, **options: Any) -> Process:
-        """A worker; `before`: a command that runs it."""
+        """Starts a worker; `before`: a command that runs it."""
         program = program or self.place.build("worker.c", "-static")
         process = Process([*before, program], **options)
         self.processes.append(process)
         return process
 
     def set_limit(self, limit: int | None, device: int = 0) -> None:
-        """What `xpu set` does."""
+        """Changes the page as `xpu set` does."""
         with pages.OpenQuota(str(self.place.pages)) as page:
             page.set_limit(device, limit)
 
     def usage(self) -> list[usage_page.ProcessUsage]:
-        """What the usage page says of device 0."""
+        """The usage page's entries for device 0."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pages, "SLOTS", self.slots)
             found = [
@@ -151,7 +149,7 @@ class Account:
         return [entry for entry in found if entry.device == 0]
 
     def total(self, device: int = 0) -> int:
-        """The total of the page, without a look at who is dead."""
+        """The page's total, without a look for dead processes."""
         page = (self.place.pages / pages.USAGE).read_bytes()
         at = 1024 + 64 * device
         return (int.from_bytes(page[at : at + 8], "little") >> 31) * GRAIN

@@ -1,4 +1,4 @@
-"""Accounts for the tests of this folder: accounts.py says what they are."""
+"""Accounts for the tests of this folder; see accounts.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .accounts import Account, Place
 
 @pytest.fixture(scope="session")
 def place() -> Iterator[Place]:
-    """Where this session's accounts are."""
+    """The folder of this session's accounts."""
     folder = Path(tempfile.mkdtemp(prefix="xpu-account-"))
     folder.chmod(0o755)
     yield Place(folder)

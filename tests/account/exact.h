@@ -1,6 +1,6 @@
 /*
- * What must hold of the account whenever the children of a test are gone: all is free but MINE, which the
- * test's own process holds, and is to be had at once.
+ * Checks the account when the children of a test are gone. All memory must be free at once, except MINE,
+ * which the test's own process holds.
  */
 #ifndef EXACT_H
 #define EXACT_H
@@ -20,16 +20,16 @@ enum { LIMIT = 1 << 20, MINE = 16384, SOME = 8192 };
             fail(#condition, __LINE__);                                                                      \
     } while (0)
 
-static int instruction; /* where the child stands */
+static int instruction; /* the child stands before it */
 
-/* The children end with this process, as with every first one of a PID namespace. */
+/* The children end with this process, which is the first of a PID namespace. */
 static void fail(const char *what, int line) {
     fprintf(stderr, "line %d: not so after %d instructions: %s; used %llu, own %llu\n", line, instruction,
             what, (unsigned long long)xpu_used(0), (unsigned long long)xpu_process_used(0));
     exit(1);
 }
 
-/* Nothing is left in any slot but this process's. */
+/* Only this process's slot has something in it. */
 static void slots_are_clean(void) {
     unsigned taken = 0;
     for (unsigned slot = 0; slot < xpu_pages()->quota->slot_count; slot++) {

@@ -1,11 +1,12 @@
 /*
  * Processes that race for the same memory: race MODE PROCESSES SIZE MILLISECONDS.
  *
- *   fits    each wants SIZE at a time, and all of it together fits: none may be refused
+ *   fits    each takes SIZE at a time, and all of it together fits: none may be refused
  *   tight   each takes random sizes up to SIZE until it is refused, and gives all back
- *   kills   as `fits`, while they are killed at random moments and replaced, a hundred times
+ *   kills   as `fits`, and processes are killed at random moments and replaced, a hundred times
  *
- * This process watches the total all the while: it must never pass the limit. In the end nothing is left.
+ * This process watches the total all the time: it must never pass the limit. At the end the account must be
+ * empty.
  */
 #define _GNU_SOURCE
 #include "account.h"
@@ -59,7 +60,7 @@ static pid_t begin(const char *mode, int number, uint64_t size) {
     pid_t made = fork();
     if (made != 0)
         return made;
-    if (nice(10) < 0) /* the one that watches comes first */
+    if (nice(10) < 0) /* the watching process comes first */
         _exit(1);
     if (strcmp(mode, "tight") == 0)
         want_all(size, (unsigned)number + 1);
@@ -68,7 +69,7 @@ static pid_t begin(const char *mode, int number, uint64_t size) {
     _exit(0);
 }
 
-/* The total's own word, read without anyone's help. */
+/* The word of the total, read without the account's functions. */
 static uint64_t total_now(const struct xpu_pages *pages) {
     uint64_t word = __atomic_load_n(&pages->usage->totals[0].word, __ATOMIC_ACQUIRE);
     return (word >> (XPU_TOTAL_SLOT_BITS + XPU_TOTAL_NUMBER_BITS)) * XPU_GRAIN;

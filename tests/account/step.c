@@ -1,20 +1,21 @@
 /*
- * Kills a process at every instruction of what it does with the account: step SCENARIO WAY, as the
- * first process of a PID namespace.
+ * Kills a process at every instruction of an operation on the account: step SCENARIO WAY, as the first
+ * process of a PID namespace.
  *
- * A child is traced once through all instructions of the scenario; then, for each of them, another child runs
- * up to it and is killed, and this process must get all the memory that is left within 100 ms and find the
- * account exact. The pages are never made anew, so that each run also shows what the ones before have left.
- * A child that does not come to its instruction is a failure. Prints how many were killed or stalled. Ways:
+ * A child is traced once through all instructions of the scenario. Then another child runs to each of these
+ * instructions and is killed there. This process must then get all the remaining memory within 100 ms, and
+ * must find the account exact. The pages are never made anew, so each run also shows the traces of earlier
+ * ones. A child that does not reach its instruction is a failure. Prints how many children were killed or
+ * stalled. The ways:
  *
- *   kill       killed there
+ *   kill       the child is killed there
  *   overtaken  others change the total while it stands there, then it is killed
- *   stalled    others change the total while it stands there, then it goes on to the end
+ *   stalled    others change the total while it stands there, then it runs to its end
  *
- * Where the scenario begins with a process that was itself killed half-way, all this is done for each state
- * of the page that it can leave; after the first, at those instructions that change what others see, and at
- * those that were not met before. A scenario with a call that blocks is about the way to it and on from it
- * (the rest is another scenario's), and has one run more: the child is killed while it is blocked.
+ * Some scenarios begin with a process that was itself killed half-way. They run for each state of the page
+ * that it can leave: fully for the first state, and after that at the instructions that change what others
+ * see or that are new. A scenario with a blocking call covers the instructions before and shortly after the
+ * call; another scenario covers the rest. It has one run more: the child is killed while it is blocked.
  */
 #define _GNU_SOURCE
 #include "exact.h"
@@ -32,19 +33,20 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FAR = 200 }; /* instructions behind a block */
-/* Whose slots are, of 8: this process's 1, the next two the same, thus 2; 4; and 7, the last. */
+enum { FAR = 200 }; /* instructions after a blocking call */
+/* The slots of 8 that the processes have: this process 1, the next two 2 (one after the other), then 4 and 7,
+ * the last. */
 enum { DEAD = 1001, CLEANER = 1002, IMPORTER = 1004, CHILD = 1007 };
 static pid_t child, importer;
 static bool overtaken, stalled; /* the way */
 static int waited;              /* runs in which another thread waited for the lock */
-static int cleaners_byte = -1;  /* the descriptor that this process has it locked on */
-static struct {                 /* what a child's other thread and this process tell each other */
+static int cleaners_byte = -1;  /* the descriptor with this process's lock on that byte */
+static struct {                 /* shared by a child's other thread and this process */
     int go, done;
     pid_t thread;
 } * shared;
 
-/* ---- what the child does ---- */
+/* ---- the child's operations ---- */
 
 static void take(void) {
     const char *why;
@@ -78,7 +80,7 @@ static void move(void) { xpu_move(0, XPU_VMM, XPU_POOL, SOME / 2); }
 static void give_back_exported(void) { xpu_uncharge_exported(0, XPU_VMM, SOME); }
 static void look(void) { (void)!xpu_used(0); }
 
-/* ---- what another thread of the child does ---- */
+/* ---- the child's other thread ---- */
 
 static void block_for_ever(void) {
     sem_t never;
@@ -87,7 +89,7 @@ static void block_for_ever(void) {
         sem_wait(&never);
 }
 
-/* Has the process's lock until it is told to let go. */
+/* Holds the process's lock until the flag is set. */
 static void *hold_the_lock(void *started) {
     if (!xpu_lock())
         abort();
@@ -99,7 +101,7 @@ static void *hold_the_lock(void *started) {
     return NULL;
 }
 
-/* Charges when it is told to; until then it passes nothing that may have a breakpoint. */
+/* Charges when the flag is set. Until then it runs no code that may have a breakpoint. */
 static void *charge_too(void *started) {
     shared->thread = gettid();
     tell(started);
@@ -127,7 +129,7 @@ static void let_go_of_the_lock(void) {
     wait_for(&shared->done);
 }
 
-/* ---- what is there before it begins ---- */
+/* ---- the state before ---- */
 
 static void change_the_total(void) {
     for (int time = 0; time < 3; time++) {
@@ -144,8 +146,8 @@ static void leave_a_dead_one(void) {
     step_run(&(struct walk){.number = DEAD, .before = hold_some, .act = charge});
 }
 
-/* Killed after each of its stores to the page in turn and, unless they do it later, again with the total
- * changed by others after that; false if it makes fewer. */
+/* Kills a process after its store number `which` to the page; then again with a total that others have
+ * changed, unless the process changes it later. False if it makes fewer stores. */
 static bool leave_one_killed_in(const struct path *path, int which) {
     int index = 0;
     for (int stores = overtaken ? which : which / 2;
@@ -200,7 +202,7 @@ static void leave_a_dead_one_to_another_cleaner(void) {
 
 static void give_up_the_cleaners_byte(void) {
     if (cleaners_byte < 0)
-        return; /* else said aloud: children have copies of the descriptor */
+        return; /* no lock of this process: children have copies of the descriptor */
     xpu_byte_unlock(cleaners_byte, xpu_pages()->quota->slot_count, 1);
     xpu_close(cleaners_byte);
     cleaners_byte = -1;
@@ -211,10 +213,10 @@ static void give_up_the_cleaners_byte(void) {
 static const struct scenario {
     const char *name;
     void (*before)(void);       /* in the child */
-    void (*act)(void);          /* in the child, stepped */
-    uint64_t in_the_end;        /* what the child holds once it is done */
-    void (*prepare)(void);      /* here */
-    bool (*prepare_which)(int); /* or this, for each state that it can leave */
+    void (*act)(void);          /* in the child, step by step */
+    uint64_t in_the_end;        /* the child's bytes at its end */
+    void (*prepare)(void);      /* in this process */
+    bool (*prepare_which)(int); /* or this, for each state that can be left */
     long blocks_in;
     void (*unblock)(void);
     bool another_waits; /* a thread of the child that wants the lock too */
@@ -241,7 +243,7 @@ static const struct scenario {
      .prepare = start_importer_for_half},
 };
 
-/* False where there are not so many states to begin with. */
+/* False if there are fewer states to begin with. */
 static bool prepare(const struct scenario *scenario, int which) {
     memset(shared, 0, sizeof *shared);
     if (scenario->prepare_which)
@@ -253,7 +255,7 @@ static bool prepare(const struct scenario *scenario, int which) {
     return true;
 }
 
-/* The child's other thread comes to wait for the lock, or passes by while nobody has it. */
+/* The child's other thread waits for the lock, or takes it while it is free. */
 static bool let_another_wait(void) {
     tell(&shared->go);
     CHECK(step_wait_blocked(child, shared->thread, SYS_futex));
@@ -273,7 +275,7 @@ static void end_all(void) {
     step_end(&child);
     give_up_the_cleaners_byte();
     if (importer) {
-        /* What may be open there is counted, wherever it is booked. */
+        /* Memory that may be open there is counted, on whichever slot it is booked. */
         uint64_t used = xpu_used(0);
         CHECK(used == MINE + SOME || used == MINE + SOME + moving);
         step_end(&importer);
@@ -295,7 +297,7 @@ static void run(const struct scenario *scenario, int which, const struct path *p
     end_all();
 }
 
-/* Killed while it is blocked; a pause of its is made a long one for that. */
+/* Kills a child while it is blocked. A pause of the child is made long for that. */
 static void run_blocked(const struct scenario *scenario, const struct path *path) {
     instruction = path->block;
     prepare(scenario, 0);
@@ -311,7 +313,7 @@ static void run_blocked(const struct scenario *scenario, const struct path *path
     end_all();
 }
 
-/* Whether it is the first time that this scenario comes there. */
+/* Whether the scenario reaches this instruction for the first time. */
 static bool is_new(const struct path *const *before, const struct step *step) {
     if (step->pass > 0)
         return false;

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NEAR = 64, A_PASS = 2 /* is as dear as so many steps */ };
+enum { NEAR = 64, A_PASS = 2 /* costs as much as that many steps */ };
 static const uint8_t syscall_instruction[2] = {0x0f, 0x05};
 
 static void stop(const char *what) {
@@ -118,7 +118,8 @@ static bool stands_at_call(pid_t child, uint64_t address) {
     return memcmp(&text, syscall_instruction, sizeof syscall_instruction) == 0;
 }
 
-/* One instruction, with all its repetitions: a breakpoint meets it once. False at the end of `act`. */
+/* Runs one instruction with all its repetitions, because a breakpoint meets it once. False at the end of
+ * `act`. */
 static bool step(pid_t child) {
     uint64_t from = where(child);
     do {
@@ -134,7 +135,7 @@ void step_into_block(pid_t child, const struct path *path) {
         stop("a child that should be blocked");
 }
 
-/* Makes the call that blocks; the child stands behind it then. */
+/* Makes the blocking call, and stops the child behind it. */
 static bool pass_block(pid_t child, const struct path *path) {
     step_into_block(child, path);
     path->walk.unblock();
@@ -179,7 +180,7 @@ struct path *step_trace(const struct walk *walk, const void *watched, size_t siz
     return path;
 }
 
-/* Runs until it comes for the time `pass` (from 0) to the address. */
+/* Runs until the child reaches the address for the `pass`th time, from 0. */
 static bool run_to(pid_t child, uint64_t address, int pass) {
     long text = ptrace(PTRACE_PEEKTEXT, child, address, NULL), trap = (text & ~0xffL) | 0xcc; /* int3 */
     for (;; pass--) {
@@ -196,7 +197,7 @@ static bool run_to(pid_t child, uint64_t address, int pass) {
     }
 }
 
-/* By a breakpoint at an instruction that is passed less often, and by steps from there. */
+/* Sets a breakpoint at a nearby instruction that runs less often, and steps from there. */
 static bool go(pid_t child, const struct path *path, int from, int to) {
     int by = to, best = path->at[to].pass * A_PASS;
     for (int at = to; at >= from && at > to - NEAR; at--)

@@ -1,10 +1,10 @@
 /*
- * Stops a child at each instruction of what it does. The tests that kill a process there are x86-64 only.
+ * Stops a child at each instruction of an operation. The tests that kill a process there are x86-64 only.
  *
- * A child is traced once, step by step; others are then brought to one of the instructions that it went
- * through. That every one of them can be met rests on children that go the same way each time: they get the
- * same number, and so the same slot, which only the first process of a PID namespace (`unshare --pid
- * --mount-proc`) may choose.
+ * A child is traced once, step by step. Other children are then brought to one of its instructions. Each of
+ * them can be reached only if the children run the same instructions each time. So they get the same pid, and
+ * with it the same slot. Only the first process of a PID namespace can choose a pid (`unshare --pid
+ * --mount-proc`).
  */
 #ifndef STEPPING_H
 #define STEPPING_H
@@ -18,49 +18,49 @@
 
 enum { MOST_INSTRUCTIONS = 20000 };
 
-/* What a child does. */
+/* The operation of a child. */
 struct walk {
     pid_t number;
     void (*before)(void);
-    void (*act)(void); /* this is stepped through */
-    /* A system call that blocks the child, the first time; 0: none. `unblock` does what makes it return. */
+    void (*act)(void); /* the steps go through this */
+    /* The system call that blocks the child for the first time; 0: none. `unblock` makes it return. */
     long blocks_in;
     void (*unblock)(void);
 };
 
-/* The way it goes: each instruction by its address and how often that was passed before, from the beginning
- * or, after the call that blocks, from there on. */
+/* The traced instructions: the address of each, and how often it ran before, counted from the beginning or
+ * from the blocking call. */
 struct path {
     struct walk walk;
     int length;
-    int first; /* breakpoints are set from here on; 0, unless others set it */
-    int block; /* the instruction of the call that blocks; -1: none */
+    int first; /* the first instruction with a breakpoint; 0, unless changed */
+    int block; /* the instruction of the blocking call; -1: none */
     struct step {
         uint64_t address;
         int pass;
-        bool stored; /* the instruction before has changed what is watched */
+        bool stored; /* the instruction before has changed the watched memory */
         bool called; /* the instruction before was a system call */
     } at[MOST_INSTRUCTIONS];
 };
 
-/* A child that stands before `act`, with `before` done. */
+/* Starts a child that stands before `act`, after `before`. */
 pid_t step_start(const struct walk *walk);
-/* Runs a child that is not traced to the end. */
+/* Runs a child to its end without tracing it. */
 void step_run(const struct walk *walk);
-/* Goes through it all with a child, and ends that; `watched`: memory shared with it. */
+/* Traces a child to its end, and ends it; `watched`: memory shared with it. */
 struct path *step_trace(const struct walk *walk, const void *watched, size_t size);
-/* Brings a child that stands at the start to instruction `index`; false if it goes another way. */
+/* Brings a child from the start to instruction `index`; false if it runs other instructions. */
 bool step_to(pid_t child, const struct path *path, int index);
-/* With a child that stands at the call that blocks: makes it, and returns once the child is blocked there. */
+/* Makes the blocking call of a child that stands before it. Returns when the child is blocked. */
 void step_into_block(pid_t child, const struct path *path);
-/* Lets it run until it stops; false if that is at the end of `act`. */
+/* Lets the child run until it stops; false if that is at the end of `act`. */
 bool step_resume(pid_t child, enum __ptrace_request how);
-/* Lets it run to the end of `act`. */
+/* Lets the child run to the end of `act`. */
 void step_finish(pid_t child);
 void step_end(pid_t *child);
-/* Waits until a thread is blocked in the system call `number`; false where its process has ended. */
+/* Waits until a thread is blocked in the system call `number`; false if its process has ended. */
 bool step_wait_blocked(pid_t process, pid_t thread, long number);
-/* A child and who steps it take turns: between two processors each turn would cost twice as much. */
+/* A child and its tracer take turns. On two processors each turn would cost twice as much. */
 void step_on_one_processor(void);
 
 /* Flags in shared memory. */

@@ -1,4 +1,4 @@
-"""Processes of both machines share one account: its pages have the same layout and locks there."""
+"""Processes of both architectures share one account: its pages have the same layout and locks there."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Make = Callable[..., Account]
 
 @pytest.fixture
 def emulated(account: Make) -> Callable[[Account], Process]:
-    """A worker for aarch64: under qemu, where that is not this machine."""
+    """A worker for aarch64, under qemu on another architecture."""
 
     def begin(here: Account) -> Process:
         compiler = "gcc" if platform.machine() == "aarch64" else "aarch64-linux-gnu-gcc"
         program = here.place.build("worker.c", "-static", compiler=compiler, name="worker-aarch64")
-        # From Debian 14 on the emulator has only its plain name, and is static under that.
+        # From Debian 14 on the emulator has only its plain name, and is static.
         emulator = shutil.which("qemu-aarch64-static") or "qemu-aarch64"
         before = [] if platform.machine() == "aarch64" else [emulator]
         return here.start(*before, program=program)
@@ -32,7 +32,7 @@ def emulated(account: Make) -> Callable[[Account], Process]:
 
 
 def test_an_aarch64_process_shares_the_account(account: Make, emulated: Callable[[Account], Process]) -> None:
-    """Its structures, locks and system calls are those of its neighbours."""
+    """Its structures, locks and system calls equal those of its neighbours."""
     here = account(MIB, slots=pages.SLOTS)
     first, second, native = emulated(here), emulated(here), here.start()
     assert first.charge(MIB // 2) and second.charge(MIB // 4) and native.charge(MIB // 4)

@@ -1,4 +1,4 @@
-"""The account itself: charges, limits, what is given back, and pages that cannot be trusted."""
+"""The account itself: charges, limits, memory that is given back, and pages that cannot be trusted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_size_overflows_the_total(account: Make, size: int) -> None:
     assert process.used() == process.own() == process.kind(LINEAR) == 0
 
 
-def test_no_size_is_nothing_to_charge(account: Make) -> None:
+def test_a_size_of_zero_charges_nothing(account: Make) -> None:
     process = account(0).start()
     assert process.charge(0)
     assert not process.charge(1)
@@ -97,7 +97,7 @@ def test_a_limit_changes_under_running_processes(account: Make) -> None:
     assert int(process.ask("limit", 0)) == pages.NO_LIMIT
 
 
-def test_what_the_driver_took_is_charged_beyond_the_limit(account: Make) -> None:
+def test_memory_that_the_driver_took_is_charged_beyond_the_limit(account: Make) -> None:
     process = account(MIB).start()
     process.ask("anyway", 0, OVERHEAD, 2 * MIB)
     assert process.used() == process.kind(OVERHEAD) == 2 * MIB
@@ -106,7 +106,7 @@ def test_what_the_driver_took_is_charged_beyond_the_limit(account: Make) -> None
     assert process.charge(1024) and not process.charge(1)
 
 
-def test_what_was_exported_outlives_its_owner_while_someone_has_it_open(account: Make) -> None:
+def test_exported_memory_outlives_its_owner_while_it_is_open(account: Make) -> None:
     here = account(MIB)
     exporter, importer, third = here.start(), here.start(), here.start()
     assert exporter.charge(MIB // 2, VMM) and exporter.charge(MIB // 4, POOL)
@@ -121,7 +121,7 @@ def test_what_was_exported_outlives_its_owner_while_someone_has_it_open(account:
     assert third.charge(MIB // 2)
 
 
-def test_what_was_exported_outlives_its_release_while_someone_has_it_open(account: Make) -> None:
+def test_exported_memory_outlives_its_release_while_it_is_open(account: Make) -> None:
     here = account(MIB)
     exporter, importer, third = here.start(), here.start(), here.start()
     assert exporter.charge(MIB, VMM)
@@ -133,7 +133,7 @@ def test_what_was_exported_outlives_its_release_while_someone_has_it_open(accoun
     assert third.used() == MIB
     importer.ask("imported", -1)
     assert not third.charge(1)
-    # The exporter does nothing more: the next one to ask finds that nobody has it open.
+    # The exporter does nothing more. The next process that asks finds that no process has it open.
     importer.kill()
     assert third.charge(MIB * 3 // 4) and not third.charge(1)
     exporter.kill()
@@ -141,7 +141,7 @@ def test_what_was_exported_outlives_its_release_while_someone_has_it_open(accoun
     assert len(here.usage()) == 1
 
 
-def test_what_is_freed_while_others_have_it_open_takes_no_place_for_each(account: Make) -> None:
+def test_allocations_that_are_freed_while_open_share_one_place(account: Make) -> None:
     here = account(MIB, MIB, slots=4)
     exporter, importer = here.start(), here.start()
     importer.ask("imported", 1)
@@ -157,7 +157,7 @@ def test_what_is_freed_while_others_have_it_open_takes_no_place_for_each(account
     assert third.used() == 512 and third.used(1) == 0
 
 
-def test_what_is_exported_and_open_nowhere_comes_back_at_once(account: Make) -> None:
+def test_exported_memory_that_is_open_nowhere_comes_back_at_once(account: Make) -> None:
     here = account(MIB)
     exporter = here.start()
     assert exporter.charge(MIB, VMM)
@@ -186,7 +186,7 @@ def _name(process: Process) -> str:
 
 
 def change(file: Path, at: int, new: bytes, mend: bool = False) -> None:
-    """Writes into a page; `mend`: and makes its checksum right."""
+    """Writes into a page; `mend`: also corrects its checksum."""
     page = bytearray(file.read_bytes())
     page[at : at + len(new)] = new
     if mend:
@@ -254,7 +254,7 @@ def test_a_refusal_is_one_line_once(account: Make) -> None:
     assert process.popen.stderr.read() == "xpu: the device is refused: because\n"
 
 
-def test_a_log_tells_what_was_refused_and_who_was_dead(account: Make, tmp_path: Path) -> None:
+def test_a_log_names_refusals_and_dead_processes(account: Make, tmp_path: Path) -> None:
     here = account(MIB)
     log = tmp_path / "log"
     victim = here.start()
@@ -281,12 +281,12 @@ def test_other_words_in_xpu_log_change_nothing(account: Make, tmp_path: Path, wa
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- a page that one of the container's own processes wrote into, for harm ----
+# ---- a process of the container writes into the page, for harm ----
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_garbage_in_the_usage_page_neither_hangs_nor_crashes(account: Make, seed: int) -> None:
-    """Only its own container bears it; the header stays, for without it nothing is granted at all."""
+    """Only its own container is harmed. The header stays: without it nothing is granted at all."""
     here = account(GIB, GIB)
     process = here.start()
     assert process.charge(4096)

@@ -1,6 +1,6 @@
-"""The budget of a device's time: what a container may launch, by the word that its processes share.
+"""The budget of a device's time: a container's processes share one word, which says what they may launch.
 
-Times are given, not measured: each call of a worker says what time it is.
+Times are given, not measured: each command of a worker has the time.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .accounts import Account, Process
 Make = Callable[..., Account]
 
 MS, S = 1_000_000, 1_000_000_000
-#: Of native/account/budget.h and native/abi/page.h.
+#: From native/account/budget.h and native/abi/page.h.
 CREDIT, IDLE_CREDIT, UNMEASURED, AGENT_LOST = 50 * MS, 20 * MS, 5 * MS, 500 * MS
 COMPUTE_AT, COMPUTE_SIZE, WHOLE = 2048, 128, 10000
 NOW = 1000 * S
 
 
 def started(account: Account) -> Process:
-    """A process that has looked at its pages, as one has that may launch."""
+    """A process that has read its pages, as one that may launch."""
     process = account.start()
     assert process.ask("take") == "1"
     return process
 
 
 def launch(process: Process, share: int, ns: int, now: int, device: int = 0) -> int:
-    """0: it may go ahead, and is charged; else how long it has to wait."""
+    """0: it may launch, and is charged. Otherwise the nanoseconds that it has to wait."""
     may, until = process.ask("launch", device, share, ns, now).split()
     return 0 if may == "1" else int(until) - now
 
@@ -51,7 +51,7 @@ def write(folder: Path, at: int, value: int) -> None:
 
 
 def adjust(account: Account, adjusted: int, device: int = 0) -> None:
-    """What the agent does."""
+    """Writes a share as the agent does."""
     with (account.place.pages / pages.QUOTA).open("r+b") as page:
         page.seek(2048 + 64 * device + 16)
         page.write(adjusted.to_bytes(8, "little"))
@@ -67,7 +67,7 @@ def test_a_launch_is_paid_for_at_the_share_before_the_next_may_go(account: Make)
 
 
 @pytest.mark.parametrize(("late", "credit"), [(CREDIT, CREDIT), (CREDIT + MS, IDLE_CREDIT)])
-def test_who_comes_late_loses_nothing_and_who_pauses_longer_has_less_credit(
+def test_a_late_launch_loses_nothing_and_a_longer_pause_leaves_less_credit(
     account: Make, late: int, credit: int
 ) -> None:
     one = started(account(cores=50))
@@ -77,18 +77,18 @@ def test_who_comes_late_loses_nothing_and_who_pauses_longer_has_less_credit(
     assert launch(one, 5000, 1, comes) == 200 * MS - credit
 
 
-def test_what_other_processes_of_the_container_use_keeps_nobody_from_the_device(account: Make) -> None:
+def test_time_of_the_containers_other_processes_does_not_count_as_kept_from_the_device(account: Make) -> None:
     here = account(cores=50)
     first, second = started(here), started(here)
     assert launch(first, 5000, 1, NOW) == 0
     assert launch(second, 5000, 100 * MS, NOW) == 0
-    # For 100 of these 400 ms it was the second that had the device.
+    # The second process had the device for 100 of these 400 ms.
     assert first.ask("settle", 0, 0, 0, 400 * MS, NOW + 500 * MS) == "ok"
     assert launch(first, 5000, 160 * MS, NOW + 500 * MS) == 0
     assert launch(first, 5000, 1, NOW + 500 * MS) == 2, "320 ms since what was launched was paid for"
 
 
-def test_who_was_kept_from_the_device_by_others_catches_up(account: Make) -> None:
+def test_a_process_that_others_kept_from_the_device_catches_up(account: Make) -> None:
     one = started(account(cores=50))
     assert launch(one, 5000, 1, NOW) == 0
     assert one.ask("settle", 0, 0, 0, 400 * MS, NOW + 500 * MS) == "ok"
@@ -109,7 +109,7 @@ def test_it_catches_up_on_a_second_at_most(account: Make) -> None:
     assert launch(one, 5000, 1, NOW) == 20 * MS
 
 
-def test_what_it_missed_at_another_share_it_does_not_catch_up_on(account: Make) -> None:
+def test_it_does_not_catch_up_on_time_missed_at_another_share(account: Make) -> None:
     one = started(account(cores=50))
     assert launch(one, 5000, 1, NOW) == 0
     assert one.ask("settle", 0, 0, 0, 400 * MS, NOW + 500 * MS) == "ok"
@@ -127,7 +127,7 @@ def test_all_processes_have_one_budget_for_each_device(account: Make) -> None:
 
 @pytest.mark.parametrize("share", [100, 1000, 3000, 5000, 9000, WHOLE])
 @pytest.mark.parametrize("seed", range(3))
-def test_over_any_time_it_gives_the_share_whatever_launches_take(
+def test_over_any_time_it_gives_the_share_however_long_launches_are(
     account: Make, share: int, seed: int
 ) -> None:
     one, noise = started(account(cores=share // 100)), random.Random(seed)
@@ -141,11 +141,11 @@ def test_over_any_time_it_gives_the_share_whatever_launches_take(
     while wait := launch(one, share, 1, now):
         now += wait
     allowed = (now - began + CREDIT) * share / WHOLE
-    # A credit that was not used within 50 ms is lost; here each launch is at once.
+    # Credit that is not used within 50 ms is lost. Here each launch comes at once.
     assert allowed * 0.999 - CREDIT <= used <= allowed * 1.001 + 1000
 
 
-def test_what_was_charged_too_much_comes_back_and_what_was_too_little_is_owed(account: Make) -> None:
+def test_an_overcharge_comes_back_and_an_undercharge_is_owed(account: Make) -> None:
     here = account(cores=50)
     one = started(here)
     assert launch(one, 5000, 100 * MS, NOW) == 0
@@ -157,7 +157,7 @@ def test_what_was_charged_too_much_comes_back_and_what_was_too_little_is_owed(ac
     assert words(here)[2] == 510 * MS
 
 
-def test_an_earlier_time_in_the_page_is_no_gain_for_a_process_that_owes(account: Make) -> None:
+def test_an_earlier_time_in_the_page_does_not_free_a_process_that_owes(account: Make) -> None:
     here = account(cores=50)
     one, two = started(here), started(here)
     assert launch(one, 5000, 100 * MS, NOW) == 0
@@ -166,7 +166,7 @@ def test_an_earlier_time_in_the_page_is_no_gain_for_a_process_that_owes(account:
     assert launch(two, 5000, 1, NOW) == 0, "a process knows what it owes itself"
 
 
-def test_a_debt_is_reckoned_anew_at_another_share(account: Make) -> None:
+def test_a_debt_is_recalculated_at_another_share(account: Make) -> None:
     here = account(cores=10)
     one, two = started(here), started(here)
     assert launch(one, 1000, 102 * MS, NOW) == 0
@@ -175,13 +175,13 @@ def test_a_debt_is_reckoned_anew_at_another_share(account: Make) -> None:
     assert launch(one, 2500, 1, NOW) == 400 * MS
 
 
-def test_a_dead_process_is_charged_what_it_was_measured_and_little_more(account: Make) -> None:
+def test_a_dead_process_is_charged_its_measured_time_and_little_more(account: Make) -> None:
     here = account(cores=50)
     first, second = started(here), started(here)
     assert launch(first, 5000, 400 * MS, NOW) == 0
     assert first.ask("settle", 0, 0, 100 * MS, 0, NOW) == "ok"
     first.kill()
-    assert second.used() == 0  # which looks for the dead
+    assert second.used() == 0  # this looks for the dead
     assert words(here)[2] == 100 * MS + UNMEASURED
     assert launch(second, 5000, 1, NOW) == 2 * (100 * MS + UNMEASURED) - IDLE_CREDIT
 
@@ -195,7 +195,7 @@ def test_a_dead_process_that_owes_more_than_it_was_charged_gives_nothing_back(ac
     assert words(here)[2] == 4 * MS
 
 
-def test_only_a_cap_on_some_device_makes_launches_be_looked_at(account: Make) -> None:
+def test_launches_are_paced_only_with_a_cap_on_some_device(account: Make) -> None:
     assert started(account(None, None)).ask("capped") == "0"
     assert started(account(None, None, cores=100)).ask("capped") == "1"
 
@@ -206,7 +206,7 @@ def test_the_share_is_the_cap_and_none_without_one(account: Make) -> None:
     assert started(account()).ask("share", 0, NOW) == "-1"
 
 
-def test_the_agent_s_share_holds_while_its_rounds_go_on(account: Make) -> None:
+def test_the_agents_share_holds_while_its_rounds_go_on(account: Make) -> None:
     here = account(cores=30)
     one = started(here)
     adjust(here, 6 << 32 | 8000)
@@ -223,7 +223,7 @@ def test_the_agent_s_share_holds_while_its_rounds_go_on(account: Make) -> None:
     assert one.ask("share", 0, NOW + S) == "3000", "without a number it is not the agent's"
 
 
-def test_what_a_killed_agent_has_left_gives_a_new_process_no_more_than_the_cap(account: Make) -> None:
+def test_a_killed_agents_last_word_gives_a_new_process_no_more_than_the_cap(account: Make) -> None:
     here = account(cores=30)
     adjust(here, 7 << 32 | 8000)
     for at in range(3):
@@ -235,7 +235,7 @@ def test_what_a_killed_agent_has_left_gives_a_new_process_no_more_than_the_cap(a
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_rubbish_in_the_page_hurts_nobody_else_and_crashes_nothing(account: Make, seed: int) -> None:
+def test_garbage_in_the_page_harms_no_other_and_crashes_nothing(account: Make, seed: int) -> None:
     here = account(cores=50)
     one, noise = started(here), random.Random(seed)
     assert one.charge(512)
@@ -263,21 +263,21 @@ def test_time_on_a_part_of_a_device_counts_as_that_part(account: Make) -> None:
     assert words(mine)[2] == 30 * MS
 
 
-def test_parts_that_are_no_more_than_the_share_need_no_holding_back(account: Make) -> None:
+def test_parts_within_the_share_are_not_held_back(account: Make) -> None:
     mine, now = account(cores=30), NOW
     one, two = started(mine), started(mine)
     assert one.ask("fits", 0, WHOLE, now) == "0"  # not under MPS: nothing is known
     assert one.ask("part", 0, 2000) == two.ask("part", 0, 1500) == "ok"
     assert (one.ask("fits", 0, 3000, now), one.ask("fits", 0, 1999, now)) == ("1", "0")
     assert (two.ask("fits", 0, 3500, now), two.ask("fits", 0, 3499, now)) == ("1", "0")
-    now += 20 * MS  # the first has seen the other by now
+    now += 20 * MS  # the first has seen the other
     assert one.ask("fits", 0, 3000, now) == "0"
     two.kill()
-    assert one.used() == 0  # which looks for the dead
+    assert one.used() == 0  # this looks for the dead
     assert one.ask("fits", 0, 3000, now + 20 * MS) == "1"
 
 
-def test_parts_that_are_more_than_the_device_leave_no_debt_beyond_a_second(account: Make) -> None:
+def test_parts_beyond_the_device_leave_at_most_a_second_of_debt(account: Make) -> None:
     mine = account(cores=100)
     one = started(mine)
     assert one.ask("part", 0, WHOLE) == "ok"
@@ -288,7 +288,7 @@ def test_parts_that_are_more_than_the_device_leave_no_debt_beyond_a_second(accou
 
 
 @pytest.mark.parametrize("ahead", [24 * 3600 * S, 1 << 62])
-def test_a_debt_beyond_what_work_can_have_made_is_not_believed(account: Make, ahead: int) -> None:
+def test_a_debt_that_no_work_can_have_made_is_ignored(account: Make, ahead: int) -> None:
     here = account(cores=50)
     one = started(here)
     assert launch(one, 5000, 100 * MS, NOW) == 0
@@ -297,7 +297,7 @@ def test_a_debt_beyond_what_work_can_have_made_is_not_believed(account: Make, ah
     assert launch(another, 5000, 1, NOW + 200 * MS) == 0
 
 
-def test_a_debt_that_work_has_made_is_believed_however_large(account: Make) -> None:
+def test_a_debt_that_work_has_made_counts_however_large(account: Make) -> None:
     here = account(cores=50)
     one = started(here)
     assert launch(one, 5000, 1800 * S, NOW) == 0

@@ -1,4 +1,5 @@
-"""`kill -9` at any instruction of what a process does with the account, and others find it exact at once."""
+"""`kill -9` at any instruction of an operation on the account: other processes find the account exact at
+once."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ SCENARIOS = (
 
 
 def answer(program: Path, *arguments: str) -> list[int]:
-    """What the program prints, as the first process of a PID namespace; it must find nothing wrong."""
+    """The numbers that the program prints. It runs as the first process of a PID namespace, and must find no
+    error."""
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     ran = subprocess.run([*alone, program, *arguments], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
@@ -57,21 +59,22 @@ def test_at_every_instruction(account: Callable[..., Account], scenario: str, wa
 
 @pytest.fixture
 def vfork(account: Callable[..., Account]) -> Path:
-    """vfork.c, whose threads wait 0.6 s for one that holds the lock, not half a minute."""
+    """vfork.c. Its threads wait 0.6 s for the holder of the lock, not half a minute."""
     here = account(MIB, slots=8)
     return here.place.build("vfork.c", "-static", STEPPING, "-DXPU_WAIT_MS=20", name="vfork")
 
 
 def test_a_vforked_child_killed_in_a_charge_harms_its_parent_alone(vfork: Path) -> None:
-    """The parent is refused, at once, what others have, at once; all is given back when it ends."""
+    """Calls of the parent are refused at once, and calls of others succeed at once. All is given back when it
+    ends."""
     instructions, left_locked = answer(vfork, "killed")
     assert instructions > 100
     assert 0 < left_locked < instructions
 
 
-def test_another_thread_of_that_parent_is_refused_and_does_not_hang(vfork: Path) -> None:
+def test_another_thread_of_a_vforked_childs_parent_is_refused_and_does_not_hang(vfork: Path) -> None:
     assert answer(vfork, "refused") == []
 
 
-def test_a_thread_waits_for_one_that_is_slow(vfork: Path) -> None:
+def test_a_thread_waits_for_a_slow_holder_of_the_lock(vfork: Path) -> None:
     assert answer(vfork, "slow") == []

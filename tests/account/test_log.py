@@ -1,4 +1,4 @@
-"""The line that says whose limit refused an allocation: once a process, and never at the program's cost."""
+"""The line that says whose limit refused an allocation: once a process, and never to the program's harm."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TEST_WAIT = 10
 
 
 def ask(process: Process, *words: object) -> str:
-    """`xpu_memory_refused(0, 2.5 MiB)`, in a process that holds half a MiB of two."""
+    """`xpu_memory_refused(0, 2.5 MiB)` in a process that holds half a MiB of two."""
     return answer(process, *words, "refused", 0, 5 * MIB // 2)
 
 
 def answer(process: Process, *words: object) -> str:
-    """The answer to a command, of a process that a line may have stopped or that may wait for a reader."""
+    """The answer to a command. A line may have stopped the process, or it may wait for a reader."""
     assert process.popen.stdin and process.popen.stdout
     process.popen.stdin.write(" ".join(map(str, words)) + "\n")
     assert select.select([process.popen.stdout], [], [], TEST_WAIT)[0], "no answer"
@@ -50,7 +50,7 @@ def holder(here: Account, **options: Any) -> Process:
 
 
 def told(process: Process) -> str:
-    """What it has written on its stderr, at its end."""
+    """The process's stderr, at its end."""
     assert process.popen.stdin and process.popen.stderr
     process.popen.stdin.close()
     text: str = process.popen.stderr.read()
@@ -60,7 +60,7 @@ def told(process: Process) -> str:
 
 @pytest.fixture(params=["pipe", "file", "socket"])
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, Callable[[], str]]]:
-    """A stderr of each kind that engines give, and what is in it."""
+    """A stderr of each kind that engines give, and a function that reads it."""
     if request.param == "pipe":
         source, sink = os.pipe()
     elif request.param == "file":
@@ -80,20 +80,20 @@ def test_the_limit_is_named_once_a_process(here: Account, output: tuple[int, Cal
     process = holder(here, stderr=sink)
     assert [ask(process), ask(process)] == ["1", "1"]
     assert text() == LINE
-    # A child says it for itself.
+    # A child prints its own line.
     assert ask(process, "fork") == "1"
     assert text() == LINE
 
 
-def test_what_fits_was_not_refused_by_the_limit(here: Account) -> None:
+def test_an_allocation_that_fits_is_not_refused_by_the_limit(here: Account) -> None:
     process = holder(here, stderr=subprocess.PIPE)
     process.ask("refused", 0, MIB)
     assert told(process) == ""
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_an_account_above_its_limit_is_told_of_too(here: Account, size: int) -> None:
-    """A module's size is not known before; after `xpu set --force` nothing fits."""
+def test_the_line_also_comes_for_an_account_above_its_limit(here: Account, size: int) -> None:
+    """A module's size is not known before it is loaded. After `xpu set --force` nothing fits."""
     process = holder(here, stderr=subprocess.PIPE)
     here.set_limit(MIB // 4)
     process.ask("refused", 0, size)
@@ -106,7 +106,7 @@ def test_the_line_can_be_hidden(here: Account, tmp_path: Path) -> None:
     assert told(silent) == ""
 
 
-def test_the_same_is_not_told_twice(here: Account, tmp_path: Path) -> None:
+def test_the_same_line_is_not_printed_twice(here: Account, tmp_path: Path) -> None:
     log = tmp_path / "log"
     process = holder(here, stderr=subprocess.PIPE, env={"XPU_LOG": "debug"})
     assert [ask(process), ask(process)] == ["1", "1"]
@@ -121,12 +121,12 @@ def test_the_same_is_not_told_twice(here: Account, tmp_path: Path) -> None:
     assert told(filed).startswith("xpu: out of memory by this container's limit")
 
 
-def test_a_reader_that_has_gone_does_not_end_the_program(here: Account) -> None:
+def test_a_closed_reader_does_not_end_the_program(here: Account) -> None:
     process = holder(here, stderr=subprocess.PIPE)
     assert process.popen.stderr
     process.popen.stderr.close()
     assert ask(process) == "1"
-    # Neither does the quota page's line, nor the debug log; and the signal is not left pending.
+    # The quota page's line and the debug log do not end it either, and the signal is not left pending.
     answer(process, "refuse", "because")
     assert answer(process, "used", 0) == str(MIB // 2)
     status = Path(f"/proc/{process.popen.pid}/status").read_text()
@@ -148,7 +148,7 @@ def test_a_reader_that_has_stopped_does_not_stop_the_program(
             os.write(sink, b"x" * 4096)
     os.set_blocking(sink, True)
     log = {}
-    if kind == "fifo":  # a log that nobody reads
+    if kind == "fifo":  # a log without a reader
         os.mkfifo(tmp_path / "log")
         log = {"XPU_LOG": f"debug:{tmp_path / 'log'}"}
     process = holder(here, stderr=sink, env=log)
@@ -160,7 +160,9 @@ def test_a_reader_that_has_stopped_does_not_stop_the_program(
 
 
 @pytest.mark.parametrize("way", ["data", "append", "close-on-exec"])
-def test_a_file_that_has_got_number_2_gets_no_line(here: Account, tmp_path: Path, way: str) -> None:
+def test_a_file_of_the_programs_own_with_number_2_gets_no_line(
+    here: Account, tmp_path: Path, way: str
+) -> None:
     process = holder(here, stderr=subprocess.PIPE)
     data = tmp_path / "data"
     assert process.ask("stderr", way, data) == "2"
@@ -181,7 +183,9 @@ def test_a_pipe_of_the_programs_own_gets_no_line(here: Account, tmp_path: Path) 
     os.close(source)
 
 
-def test_a_file_that_had_number_2_before_the_library_came_gets_no_line(here: Account, tmp_path: Path) -> None:
+def test_a_file_that_had_number_2_before_the_library_was_loaded_gets_no_line(
+    here: Account, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     with data.open("w+") as opened:
         process = holder(here, stderr=opened)
@@ -190,7 +194,7 @@ def test_a_file_that_had_number_2_before_the_library_came_gets_no_line(here: Acc
     assert data.read_text() == ""
 
 
-def test_a_connection_that_had_number_2_before_gets_no_line(here: Account) -> None:
+def test_a_connection_that_had_number_2_before_the_library_gets_no_line(here: Account) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
@@ -210,7 +214,7 @@ def test_a_closed_stderr_is_no_error(here: Account) -> None:
 
 
 def test_a_background_program_is_not_stopped_by_its_terminal(here: Account) -> None:
-    """With `stty tostop` a write from the background is SIGTTOU, which stops all of the job."""
+    """With `stty tostop` a write from the background sends SIGTTOU, which stops all of the job."""
     master, slave = os.openpty()
     subprocess.run(["stty", "tostop"], stdin=slave, check=True)
     code = (
@@ -229,8 +233,9 @@ def test_a_background_program_is_not_stopped_by_its_terminal(here: Account) -> N
 
 
 @pytest.mark.parametrize("of", ["thread", "process"])
-def test_signals_that_the_program_has_pending_stay(here: Account, of: str) -> None:
-    """The kernel adds the write's own to the thread's, which are at most one of each number."""
+def test_pending_signals_of_the_program_stay_pending(here: Account, of: str) -> None:
+    """The kernel adds the write's own signal to those of the thread. A thread has at most one of each number
+    pending."""
     process = holder(here, stderr=subprocess.PIPE, preexec_fn=_sigpipe_pending if of == "thread" else _block)
     assert process.popen.stderr
     process.popen.stderr.close()
@@ -248,6 +253,6 @@ def _block() -> None:
 
 
 def _sigpipe_pending() -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it: one that is ignored is not pending
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # an ignored signal is not pending, and Python ignores it
     _block()
     signal.raise_signal(signal.SIGPIPE)

@@ -1,5 +1,5 @@
-"""Whatever processes charge, give back, move, export and import, and whenever they are killed: the account is
-that of a simple model."""
+"""Random sequences of charges, releases, moves, exports, imports and kills: the account equals a simple
+model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rounded(size: int) -> int:
 
 
 class Model:
-    """What each process holds of each kind."""
+    """The bytes of each process, by kind."""
 
     def __init__(self) -> None:
         self.held: list[dict[int, int]] = [{}, {}, {}]

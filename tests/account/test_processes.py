@@ -1,5 +1,5 @@
-"""What processes do to themselves and to each other, and the account stays exact: forks, exec, namespaces,
-users, lost descriptors and system calls, and places that run out."""
+"""The account stays exact through everything that processes do to themselves and each other: forks, exec,
+namespaces, users, lost descriptors and system calls, and slots that run out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Make = Callable[..., Account]
 NOBODY = 65534
 
 
-def test_a_killed_process_gives_back_all_that_it_held(account: Make) -> None:
+def test_a_killed_process_gives_back_all_of_its_memory(account: Make) -> None:
     here = account(MIB)
     first, second = here.start(), here.start()
     assert first.charge(MIB) and not second.charge(1)
@@ -65,7 +65,7 @@ def test_a_child_keeps_what_is_its_own_when_its_parent_dies(account: Make) -> No
     assert answer == "1" and other.used() == MIB * 3 // 4
     os.kill(parent.popen.pid, signal.SIGKILL)
     parent.popen.wait()
-    # The child does not keep its parent's place alive.
+    # The child does not keep its parent's slot alive.
     assert other.used() == MIB // 4
     assert [entry.pid for entry in here.usage() if entry.used] == [int(child)]
     os.kill(int(child), signal.SIGKILL)
@@ -91,7 +91,7 @@ def test_vfork_and_a_program_in_the_child_leave_the_parent_as_it_was(account: Ma
     assert process.used() == 0
 
 
-def test_exec_gives_back_what_the_program_before_held(account: Make, place: object) -> None:
+def test_exec_gives_back_the_memory_of_the_program_before(account: Make, place: object) -> None:
     here = account(MIB)
     process, other = here.start(), here.start()
     assert process.charge(MIB)
@@ -118,8 +118,8 @@ def test_processes_of_another_pid_namespace_share_the_account(account: Make) -> 
     assert inside[1].own() == MIB // 4
 
 
-def test_a_number_that_another_process_gets_keeps_no_dead_one_alive(account: Make) -> None:
-    """Process 1 of a PID namespace dies; another process 1 lives, in its own namespace."""
+def test_a_pid_that_another_process_has_keeps_no_dead_process_alive(account: Make) -> None:
+    """Process 1 of a PID namespace dies. Another process 1 lives in its own namespace."""
     here = account(MIB)
     first = here.start("unshare", "--pid", "--fork", "--kill-child")
     assert first.charge(MIB) and first.ask("pid") == "1"
@@ -190,7 +190,7 @@ def test_a_program_that_closes_every_descriptor_stays_counted(account: Make) -> 
     process, other = here.start(), here.start()
     assert process.charge(MIB // 2)
     open_before = os.listdir(f"/proc/{process.popen.pid}/fd")
-    assert sorted(open_before) == ["0", "1", "2"]  # none of ours is there to be closed
+    assert sorted(open_before) == ["0", "1", "2"]  # no descriptor of ours can be closed
     process.ask("closefrom", 2)
     assert other.used() == MIB // 2 and not other.charge(MIB)
     assert process.charge(MIB // 2)
@@ -212,7 +212,7 @@ def test_a_process_that_cannot_open_the_page_any_more_is_counted(
     assert process.used() == process.own() + MIB // 4 == MIB
     process.give(MIB // 4)
     assert other.used() == MIB * 3 // 4
-    # It cannot see who is dead; others see that for it.
+    # It cannot see which processes are dead. Others see it.
     other.kill()
     assert not process.charge(MIB)
     assert here.start().used() == MIB // 2
@@ -221,7 +221,7 @@ def test_a_process_that_cannot_open_the_page_any_more_is_counted(
 
 
 def test_a_root_that_holds_another_account_is_not_mistaken_for_its_own(account: Make, tmp_path: Path) -> None:
-    """In the new root the page's path leads to a file whose locks nobody holds."""
+    """In the new root the page's path leads to a file without locks."""
     here = account(MIB)
     there = tmp_path / str(here.place.pages).lstrip("/")
     there.mkdir(parents=True)
@@ -238,7 +238,7 @@ def test_a_root_that_holds_another_account_is_not_mistaken_for_its_own(account: 
 def test_no_system_call_is_made_for_a_charge(account: Make) -> None:
     process = account(MIB).start()
     assert process.charge(4096)
-    assert process.ask("seccomp", "strict") == "0"  # any call but read and write kills
+    assert process.ask("seccomp", "strict") == "0"  # any system call but read and write kills the process
     for _ in range(100):
         assert process.charge(MIB // 2)
         process.give(MIB // 2)
@@ -261,7 +261,7 @@ def test_slots_run_out_with_a_reason_and_come_back(account: Make) -> None:
 
 
 def test_every_slot_of_a_real_page_can_be_taken(account: Make) -> None:
-    """All 4095, the last by a process that finds 4094 taken."""
+    """All 4095 slots. The last is taken by a process that finds 4094 taken."""
     here = account(GIB, slots=pages.SLOTS)
     holder = _lock(here, 0, pages.SLOTS - 1)
     with (here.place.pages / "usage").open("r+b") as page:
@@ -276,8 +276,8 @@ def test_every_slot_of_a_real_page_can_be_taken(account: Make) -> None:
     assert len(here.usage()) == 2
 
 
-@pytest.mark.alone  # how long it takes is measured
-def test_a_stopped_process_keeps_what_it_holds_and_stops_nobody(account: Make) -> None:
+@pytest.mark.alone  # a time is measured
+def test_a_stopped_process_keeps_its_memory_and_stops_no_other(account: Make) -> None:
     here = account(MIB)
     stopped, other = here.start(), here.start()
     assert stopped.charge(MIB // 2)
@@ -290,9 +290,10 @@ def test_a_stopped_process_keeps_what_it_holds_and_stops_nobody(account: Make) -
     assert stopped.own() == MIB // 2
 
 
-@pytest.mark.alone  # how long it takes is measured
-def test_a_cleaner_that_is_stopped_holds_up_nobody_for_long(account: Make) -> None:
-    """Whoever holds the cleaner's byte: he who is refused asks again after a moment, and cleans up."""
+@pytest.mark.alone  # a time is measured
+def test_a_stopped_cleaner_delays_others_only_briefly(account: Make) -> None:
+    """A process that is refused asks again after a moment and cleans up, whatever process holds the cleaner's
+    byte."""
     here = account(MIB)
     victim, process = here.start(), here.start()
     assert victim.charge(MIB) and process.charge(0)
@@ -356,7 +357,7 @@ def _lock(here: Account, first: int, count: int) -> int:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    """Waits for what the kernel does on its own: the end of a process that is no child of ours."""
+    """Waits for the kernel: the end of a process that is not our child."""
     deadline = time.monotonic() + 10
     while not holds():
         assert time.monotonic() < deadline

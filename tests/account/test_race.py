@@ -1,4 +1,5 @@
-"""Many processes and one limit: it is never passed, what fits is never refused, and a charge costs little."""
+"""Many processes and one limit: they never pass it, an allocation that fits is never refused, and a charge is
+cheap."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def race(here: Account, mode: str, processes: int, size: int, milliseconds: int 
 
 
 @pytest.mark.parametrize("processes", [2, 8, 32])
-def test_one_that_fits_is_never_refused(account: Make, processes: int) -> None:
+def test_an_allocation_that_fits_is_never_refused(account: Make, processes: int) -> None:
     seen = race(account(processes * MIB), "fits", processes, MIB)
     assert seen["refused"] == 0
     assert 0 < seen["most"] <= seen["limit"]
@@ -37,7 +38,7 @@ def test_one_that_fits_is_never_refused(account: Make, processes: int) -> None:
 
 
 @pytest.mark.parametrize("processes", [2, 16])
-def test_the_last_byte_is_had_by_one(account: Make, processes: int) -> None:
+def test_only_one_process_gets_the_last_byte(account: Make, processes: int) -> None:
     seen = race(account(MIB + 512), "tight", processes, MIB // 2)
     assert 0.9 * MIB < seen["most"] <= seen["limit"] == MIB + 512
     assert seen["left"] == 0
@@ -45,8 +46,8 @@ def test_the_last_byte_is_had_by_one(account: Make, processes: int) -> None:
 
 
 @pytest.mark.parametrize("processes", [3, 12])
-def test_what_fits_is_had_while_others_are_killed(account: Make, processes: int) -> None:
-    """Also while a third process is at cleaning up after the dead one."""
+def test_an_allocation_that_fits_succeeds_while_others_are_killed(account: Make, processes: int) -> None:
+    """This holds too while a third process cleans up after the dead one."""
     seen = race(account(processes * MIB), "kills", processes, MIB, 30_000)
     assert seen["kills"] == 100
     assert seen["refused"] == 0

@@ -30,7 +30,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def start(account: Make, kind: str, tmp_path: Path) -> Iterator[Callable[[Account], Process]]:
-    """Workers whose sanitizer has found nothing in the end, killed ones and children included."""
+    """Workers whose sanitizers have found nothing at the end, killed ones and children included."""
     log = tmp_path / "report"
 
     def begin(here: Account) -> Process:
@@ -50,7 +50,7 @@ def test_threads_forks_and_signals(account: Make, start: Callable[[Account], Pro
     assert process.charge(MIB, ARRAY)
     assert process.ask("threads", 8, 2000) == "0"
     assert process.ask("forks", 2, 20) == "0"
-    if kind != "thread":  # ThreadSanitizer puts handlers off until the program waits for something
+    if kind != "thread":  # ThreadSanitizer delays handlers until the program waits
         assert int(process.ask("signals", 200)) >= 200
     assert process.own() == other.used() == MIB
     assert process.ask("fork", "charge", 0, LINEAR, 4096) == "1"
@@ -58,8 +58,11 @@ def test_threads_forks_and_signals(account: Make, start: Callable[[Account], Pro
     assert process.used() == MIB
 
 
-def test_threads_that_begin_with_the_first_call(account: Make, start: Callable[[Account], Process]) -> None:
-    """They open the pages and take the slot at once; and there are too few slots for another process."""
+def test_threads_that_make_the_first_call_together(
+    account: Make, start: Callable[[Account], Process]
+) -> None:
+    """The threads open the pages and take the slot at the same time. There are too few slots for another
+    process."""
     here = account(GIB, slots=1)
     process = start(here)
     assert process.ask("threads", 16, 50) == "0"
@@ -67,7 +70,7 @@ def test_threads_that_begin_with_the_first_call(account: Make, start: Callable[[
     assert not start(here).charge(1)
 
 
-def test_exports_imports_and_the_dead(account: Make, start: Callable[[Account], Process]) -> None:
+def test_exports_imports_and_dead_processes(account: Make, start: Callable[[Account], Process]) -> None:
     here = account(MIB, 2 * MIB)
     exporter, importer, third = (start(here) for _ in range(3))
     assert exporter.charge(MIB, VMM, device=1) and third.charge(0)

@@ -1,15 +1,15 @@
 /*
- * What is left of a process whose vfork'ed child is killed in a charge. The child shares its parent's memory
- * and its pthread_self(), so that the parent's lock stays taken if the child had it. Built with a short
+ * The state of a process whose vfork'ed child is killed in a charge. The child shares its parent's memory and
+ * its pthread_self(), so the parent's lock stays taken if the child had it. Build this with a short
  * XPU_WAIT_MS.
  *
  * killed: a child is killed at every instruction of a charge. The parent's calls return at once, others are
- * not held up, and all is exact once the parent has ended. Prints how many instructions there are, and at how
- * many the lock was left taken.
+ * not delayed, and the account is exact when the parent has ended. Prints how many instructions there are,
+ * and at how many the lock was left taken.
  *
- * refused: the same once, with the lock taken, and the parent's other thread is refused.
+ * refused: the same once, with the lock taken. The parent's other thread is refused.
  *
- * slow: another thread is not refused, but waits, while the holder lives and takes its time.
+ * slow: another thread waits while the holder lives and is slow, and is not refused.
  */
 #define _GNU_SOURCE
 #include "exact.h"
@@ -62,7 +62,7 @@ static void hold_some(void) {
         begin_thread();
 }
 
-/* The parent: its child is killed, and then it tries itself. */
+/* The parent: its child is killed, and then it charges itself. */
 static void vfork_and_charge(void) {
     pid_t child = vfork();
     if (child == 0) {
@@ -89,11 +89,11 @@ static pid_t child_of(pid_t parent) {
     CHECK(waitpid(parent, &status, 0) == parent && status >> 8 == (SIGTRAP | PTRACE_EVENT_VFORK << 8));
     ptrace(PTRACE_GETEVENTMSG, parent, NULL, &child);
     CHECK(waitpid((pid_t)child, &status, __WALL) == (pid_t)child && WIFSTOPPED(status));
-    ptrace(PTRACE_CONT, parent, NULL, NULL); /* to wait for its child */
+    ptrace(PTRACE_CONT, parent, NULL, NULL); /* it waits for its child */
     return (pid_t)child;
 }
 
-/* Kills a child at the path's instruction; whether the parent's lock was left taken. */
+/* Kills a child at the path's instruction. True if the parent's lock was left taken. */
 static bool kill_at(const struct path *path, int index) {
     instruction = index;
     memset(&shared->started, 0, sizeof *shared - sizeof shared->two_threads);
@@ -122,7 +122,7 @@ static bool begins(const struct path *path, int index, void (*function)(void)) {
     return path->at[index].address == (uint64_t)(uintptr_t)function;
 }
 
-/* The way from `charge` to `charged`, which is the same in a child that is not vfork'ed. */
+/* The instructions from `charge` to `charged`. They are the same in a child without vfork. */
 static const struct path *trace(void) {
     struct path *path = step_trace(&(struct walk){.before = hold_some, .act = charge}, xpu_pages()->usage,
                                    xpu_pages()->quota->usage_size);
@@ -143,7 +143,7 @@ static void killed_everywhere(void) {
     printf("%d %d\n", path->length - path->first, taken);
 }
 
-/* Killed once its charge is begun: the first store to the page is made with the lock taken. */
+/* Kills the child after it has begun its charge: the first store to the page is made with the lock taken. */
 static void other_thread_is_refused(void) {
     const struct path *path = trace();
     int index = path->first;
@@ -166,7 +166,7 @@ static int times_it_slept(pid_t thread) {
     return times;
 }
 
-/* The holder gives up the lock once the other one's wait has passed twice. */
+/* The holder gives up the lock after twice the other thread's wait. */
 static void slow_holder_is_waited_for(void) {
     pthread_t thread = begin_thread();
     CHECK(xpu_lock());

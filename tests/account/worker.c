@@ -1,7 +1,7 @@
 /*
- * A process that uses the account, on demand: reads a command a line and answers a line. Linked with the
- * account's own sources. Tests tell it what to do, and may make it fork, exec, change its root or its user,
- * close descriptors and lose system calls, as programs do.
+ * A process that uses the account on demand. It reads a command a line and answers a line. It is linked with
+ * the account's own sources. Tests may make it fork, exec, change its root or user, close descriptors and
+ * lose system calls, as programs do.
  */
 #define _GNU_SOURCE
 #include "account.h"
@@ -26,7 +26,7 @@
 enum { LINE = 4096, WORDS = 8 };
 
 static char answer[LINE];
-static bool answered; /* by a child */
+static bool answered; /* a child has answered */
 
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
     va_list values;
@@ -35,7 +35,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
     va_end(values);
 }
 
-/* By write alone, so that it works where no other system call does. */
+/* By write alone, so that it works without any other system call. */
 static void send_answer(void) {
     size_t length = strlen(answer);
     answer[length] = '\n';
@@ -88,7 +88,7 @@ static void threads(int count, int rounds) {
     say("%d", refused);
 }
 
-/* Forks while other threads charge; each child charges too. */
+/* Forks while other threads charge. Each child charges too. */
 static void forks(int count, int times) {
     pthread_t running[64];
     struct share shares[64];
@@ -114,7 +114,7 @@ static void forks(int count, int times) {
 
 static volatile sig_atomic_t handled, charged;
 
-/* What a handler charges it gives back in the next: often while a call of the program's is interrupted. */
+/* A handler charges and the next one gives back, often while a call of the program is interrupted. */
 static void on_signal(int number) {
     (void)number;
     handled++;
@@ -146,7 +146,7 @@ static void signals(int wanted) {
     say("%d", (int)handled);
 }
 
-/* ---- what programs do to themselves ---- */
+/* ---- changes that programs make to themselves ---- */
 
 static void close_from(int first) {
     for (int fd = first; fd < 1024; fd++)
@@ -186,7 +186,7 @@ static void list(void) {
 
 static void run(char **words, int count);
 
-/* A child that obeys `words` and answers; then it ends, or stays until it is killed. */
+/* A child that obeys `words` and answers. Then it ends, or stays until it is killed. */
 static void in_child(char **words, int count, bool by_clone, bool stays) {
     pid_t child = by_clone ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : fork();
     if (child == 0) {
@@ -217,14 +217,14 @@ static void in_vfork(char **words) {
 
 static uint64_t number(const char *word) { return strtoull(word, NULL, 0); }
 
-/* Number 2 for a file of the program's own; "append": for a log; "close-on-exec": for a log of its own. */
+/* Opens a file as number 2; "append": as a log; "close-on-exec": as a log of its own. */
 static void take_stderr(const char *way, const char *path) {
     close(STDERR_FILENO);
     int more = strcmp(way, "data") == 0 ? 0 : strcmp(way, "append") == 0 ? O_APPEND : O_APPEND | O_CLOEXEC;
     say("%d", open(path, O_RDWR | O_CREAT | more, 0600));
 }
 
-/* What a line on stderr must leave as it was. */
+/* A line on stderr must not change these. */
 static void refused(int device, uint64_t bytes) {
     sigset_t before, after;
     sigprocmask(SIG_SETMASK, NULL, &before);
@@ -279,7 +279,7 @@ static bool of_the_account(char **words, int count) {
     return true;
 }
 
-/* Times are the test's own. */
+/* The test gives the times. */
 static bool of_the_budget(char **words, int count) {
     int device = count > 1 ? atoi(words[1]) : 0;
     uint64_t until = 0;
