@@ -1,4 +1,4 @@
-"""What the checks in the machine are made of, and how they are run and told."""
+"""The tools of the checks in the machine, and the program that runs them and reports their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNTIME = "/usr/local/bin/xpu-container-runtime"
 CONFIG = "/etc/xpu/config.yaml"
 DRIVER = "/run/xpu/sim/root"
 
-#: How opening a device fails that the cgroup allows and that has no driver; and one that it denies.
+#: The errors of opening a device that the cgroup allows but has no driver, and a device that it denies.
 ALLOWED = "No such device or address"
 DENIED = "Operation not permitted"
 GPU0, GPU1 = "195:0", "195:1"
@@ -54,11 +54,11 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-# What checks are made of.
+# Tools of the checks.
 
 
 def run(*command: str, fails: bool = False, environ: dict[str, str] | None = None) -> str:
-    """What the command prints, stderr too; AssertionError if its status is not the expected one."""
+    """The command's output, with stderr; AssertionError if its status is not the expected one."""
     started = time.monotonic()
     done = subprocess.run(
         command,
@@ -93,7 +93,7 @@ class Engine:
 
     @contextlib.contextmanager
     def container(self, *options: str) -> Iterator[str]:
-        """A container that sleeps; its id."""
+        """Runs a sleeping container; its id."""
         given = ["--detach", "--runtime=xpu", "--network=none", *options]
         try:
             yield self.docker("run", "--name=checked", *given, IMAGE, "sleep", "1000").split()[-1]
@@ -101,14 +101,14 @@ class Engine:
             self.docker("rm", "--force", "checked")
 
     def openings(self, *devices: str) -> dict[str, str]:
-        """How opening each fails in the container: a path, or major:minor of a node that is made there."""
+        """The error of opening each device in the container: a path, or the major:minor of a new node."""
         said = self.docker("exec", "checked", "sh", "-c", _OPEN, "sh", *devices)
         return {line.partition(": ")[0]: line.rpartition(": ")[2] for line in said.splitlines()}
 
 
 @contextlib.contextmanager
 def private_engine(name: str, *options: str) -> Iterator[Engine]:
-    """An engine besides systemd's, with no cgroup driver but cgroupfs."""
+    """An engine besides systemd's; it has only the cgroup driver cgroupfs."""
     folder = f"/run/{name}"
     os.mkdir(folder)
     engine = Engine(f"{folder}/docker.sock")
@@ -139,7 +139,7 @@ def private_engine(name: str, *options: str) -> Iterator[Engine]:
 
 
 def limit_on(cgroup: str) -> int | None:
-    """The memory limit in bytes that the driver holds on a cgroup, as NVML tells it."""
+    """The memory limit in bytes that the driver holds on a cgroup, as NVML reports it."""
     libraries = f"{DRIVER}/usr/lib/x86_64-linux-gnu"
     said = run("/usr/bin/python3", "-c", _LIMIT, cgroup, environ={"LD_LIBRARY_PATH": libraries})
     return None if int(said) == _NO_LIMIT else int(said)
@@ -153,7 +153,7 @@ SYSTEM = Engine()
 SLICE = ("--env=XPU_MEM=4G", "--env=XPU_CORES=30")
 
 
-# Running and telling them.
+# Running the checks and reporting their results.
 
 
 def _result(function: Callable[[], None]) -> dict[str, Any]:

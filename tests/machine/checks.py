@@ -1,8 +1,8 @@
-"""What is checked in the machine: run there as root by systemd, with the serial port to tell results on.
+"""The checks in the machine: systemd runs them there as root, with the serial port for results.
 
-One JSON line for each check: its name, whether it holds, the commands that it ran with what they
-printed, and seconds. Each is named as what must hold, leaves no container behind, and relies on nothing
-of an earlier one but the engine and the simulated cards, which the first two bring up.
+Each check reports one JSON line: its name, whether it holds, its commands with their output, and seconds. Its
+name says what must hold. It leaves no container behind, and relies on earlier checks only for the engine and
+the simulated cards, which the first two start.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def the_installed_runtime_is_made_known_to_docker_by_two_commands() -> None:
     run("systemctl", "restart", "docker")
     info = json.loads(SYSTEM.docker("info", "--format", "{{json .}}"))
     assert info["Runtimes"]["xpu"]["path"] == RUNTIME
-    # The machine that the checks below are about.
+    # The checks below need a machine with these properties.
     assert (info["CgroupDriver"], info["CgroupVersion"]) == ("systemd", "2")
     SYSTEM.load_image()
 
@@ -59,7 +59,8 @@ def the_simulation_comes_up_where_no_device_can_be_opened_below_run() -> None:
 
 @check
 def when_a_driver_is_loaded_udev_has_systemd_look_at_the_devices() -> None:
-    # The package's files, with this installation's path, and a module that the machine has for the driver's.
+    # The package's files, with this installation's path, and with a module that this machine has in place of
+    # the driver's.
     for name, folder in (
         ("60-xpu-container-runtime.rules", "udev/rules.d"),
         ("xpu-inventory.service", "systemd/system"),
@@ -78,7 +79,7 @@ def when_a_driver_is_loaded_udev_has_systemd_look_at_the_devices() -> None:
     while not os.path.exists("/run/xpu/inventory.json") or not os.path.exists("/run/xpu/start.sock"):
         assert time.monotonic() < deadline, run("systemctl", "status", "xpu-inventory.service", fails=True)
         time.sleep(0.2)
-    # Done, and nothing runs on.
+    # The service must succeed and end.
     while (state := run("systemctl", "show", "--property=ActiveState,Result", "xpu-inventory.service")) != (
         "Result=success\nActiveState=inactive\n"
     ):
@@ -108,7 +109,7 @@ def a_container_opens_its_own_gpu_and_not_the_other_also_after_a_daemon_reload()
     expected = {"/dev/nvidia0": ALLOWED, **dict.fromkeys(shared, ALLOWED), GPU0: ALLOWED, GPU1: DENIED}
     with SYSTEM.container(*SLICE, "--env=XPU_VISIBLE_DEVICES=0"):
         assert SYSTEM.openings(*expected) == expected
-        # How systemd finds a device that a unit may use.
+        # systemd finds a unit's allowed device by this link.
         assert os.readlink("/dev/char/195:0") == f"{DRIVER}/dev/nvidia0"
         run("systemctl", "daemon-reload")
         assert SYSTEM.openings(*expected) == expected
@@ -139,7 +140,7 @@ def a_slice_is_given_back_by_docker_stop_taken_again_by_start_and_given_back_by_
         assert SYSTEM.openings("/dev/nvidia0", GPU1) == {"/dev/nvidia0": ALLOWED, GPU1: DENIED}
         SYSTEM.docker("rm", "--force", "checked")
         assert nothing_is_held()
-        # The name is free for the next, and the end of `with` finds a container to remove.
+        # The name is free for the next container, and the end of `with` needs a container to remove.
         SYSTEM.docker("create", "--name=checked", IMAGE, "true")
 
 
@@ -217,7 +218,7 @@ def the_agents_workers_start_containers_and_the_journal_has_the_events_with_fiel
 
 
 class ClusterNode:
-    """This machine as a node of a cluster: what the DaemonSet's containers do, by containerd's own client."""
+    """This machine as a node of a cluster; containerd's client runs the DaemonSet's containers."""
 
     ROOT, POD = "/var/lib/cluster/image", "/var/lib/cluster/pod"
     PROBE = "/var/lib/cluster/probe"
@@ -236,8 +237,7 @@ class ClusterNode:
             file.write(f"k1 {'ab' * 32}\n")
 
     def pod(self, *words: str) -> str:
-        """Runs `xpu kubernetes WORDS` as the kubelet has it run, over a restart of containerd; what it
-        says."""
+        """Runs `xpu kubernetes WORDS` as the kubelet runs it, even if containerd restarts; its output."""
         name = f"pod-{time.monotonic_ns()}"
         log = f"/run/{name}.log"
         mounts = [
@@ -260,7 +260,7 @@ class ClusterNode:
         return said
 
     def agent(self) -> str:
-        """The process of the node's agent, which does starts for the node's containerd."""
+        """The process of the node's agent; it serves the starts of the node's containerd."""
         deadline = time.monotonic() + 60
         while not os.path.exists("/run/xpu/start.sock"):
             assert time.monotonic() < deadline, run("systemctl", "status", "xpu-agent.service", fails=True)
@@ -283,7 +283,7 @@ def a_clusters_image_puts_the_runtime_on_the_node_and_restarts_containerd() -> N
     assert "containerd.service is restarted" in said, said
     assert run("systemctl", "show", "--property=MainPID", "containerd.service") != before
     assert "/opt/xpu/bin/xpu-container-runtime" in run("containerd", "config", "dump")
-    # Its Python is its own, and it knows the same devices.
+    # The image's own Python runs, and finds the same devices.
     assert len(json.loads(run("/opt/xpu/bin/xpu", "devices", "--json"))) == 2
     agent = CLUSTER_NODE.agent()
     assert "is restarted" not in CLUSTER_NODE.pod("install-node")
@@ -294,7 +294,7 @@ def a_clusters_image_puts_the_runtime_on_the_node_and_restarts_containerd() -> N
 def a_container_goes_on_while_the_runtime_goes_and_a_timer_removes_the_rest() -> None:
     runtime = ["--runc-binary", "/opt/xpu/bin/xpu-container-runtime", "--env", "PATH=/usr/bin:/bin"]
     asked = ["--env", "XPU_MEM=4G"]
-    # The agent's workers do it, or nobody can.
+    # Only the agent's workers can start this container.
     os.rename(f"{ClusterNode.LIB}/hook.py", f"{ClusterNode.LIB}/hook.py.away")
     run("ctr", "run", "--detach", "--rootfs", *runtime, *asked, ClusterNode.PROBE, "slice", "sleep", "1000")
     os.rename(f"{ClusterNode.LIB}/hook.py.away", f"{ClusterNode.LIB}/hook.py")

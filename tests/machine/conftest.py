@@ -1,4 +1,4 @@
-"""The machine, booted once for all tests that ask for it."""
+"""The machine, booted once for all tests that use it."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from . import machine as emulated
 
 @pytest.fixture(scope="session")
 def told(kubernetes_image: Path) -> emulated.Told:
-    """What the machine told; one that cannot be had fails every test that asks, with the reason."""
+    """The machine's results; if it cannot be made, every test that uses it fails with the reason."""
     return emulated.boot(emulated.REPOSITORY / "build" / "machine", kubernetes_image)

@@ -1,10 +1,10 @@
 """A machine of the tests' own: Debian 12 with systemd, pure cgroup v2 and docker, emulated in software.
 
-What a developer's container or CI has not: an init that is systemd, its cgroup driver, its /run. The root
-file system is made from Debian's packages once and kept below build/machine; the product is laid onto a
-second disk by `make install` at each boot. Nothing in the machine needs a network, nothing outside it
-changes, and the emulator needs no KVM. The machine runs checks.py, which tells each result on its
-second serial port, and turns itself off.
+A developer's container and CI lack systemd as init, with its cgroup driver and its /run. The root file system
+is made once from Debian's packages, and kept below build/machine; at each boot `make install` puts the
+product on a second disk. Nothing in the machine needs a network, it changes nothing outside, and the emulator
+needs no KVM. The machine runs checks.py, which writes each result to the second serial port, and turns itself
+off.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGES = (
     "apparmor", "dbus", "docker.io", "kmod", "linux-image-cloud-amd64", "python3", "systemd", "systemd-sysv",
     "udev",
 )  # fmt: skip
-#: The longest that a boot with all checks may take, in seconds; two idle cores need some 120.
+#: The longest time of a boot with all checks, in seconds; two idle cores need some 120.
 PATIENCE = 500
 
 _FSTAB = """\
@@ -60,7 +60,7 @@ StandardError=journal+console
 [Install]
 WantedBy=multi-user.target
 """
-# The packages' defaults are for any machine; this one is known, boots often, and does nothing by itself.
+# The packages' defaults suit any machine; this one is known, boots often, and has no background work.
 _OPTIONS = "path-exclude=/usr/share/doc/*", "path-exclude=/usr/share/locale/*", "force-unsafe-io"
 _INITRD = """\
 mkdir -p "$1/usr/share/initramfs-tools/modules.d" "$1/etc/initramfs-tools/conf.d"
@@ -84,11 +84,11 @@ chroot "$1" systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-
 
 
 class MachineError(Exception):
-    """There is no such machine here, or it did not do what it was started for; says why."""
+    """There is no such machine here, or it did not finish its work; the message says why."""
 
 
 class Told:
-    """What a machine told: each check's result by the check's name, and its console's last words."""
+    """A machine's output: each check's result by the check's name, and the end of its console."""
 
     def __init__(self, lines: str, console: str) -> None:
         whole = [line for line in lines.splitlines(keepends=True) if line[:1] == "{" and line[-1:] == "\n"]
@@ -97,9 +97,9 @@ class Told:
 
 
 def prepare(cache: Path) -> Path:
-    """The folder below `cache` with `root.img`, `vmlinuz` and `initrd`; made if it is not there.
+    """The folder below `cache` with `root.img`, `vmlinuz` and `initrd`; made if it is missing.
 
-    Its name says what it was made from. MachineError if the packages cannot be had.
+    Its name is a digest of what it was made from. MachineError if the packages cannot be had.
     """
     recipe = json.dumps([SUITE, PACKAGES, _OPTIONS, _INITRD, _SETTINGS])
     folder = cache / hashlib.sha256(recipe.encode()).hexdigest()[:12]
@@ -116,7 +116,7 @@ def prepare(cache: Path) -> Path:
 
 def _make(folder: Path) -> None:
     root = folder / "root"
-    # In a mount namespace of its own: were it killed, /proc and /sys would else stay mounted in the folder.
+    # In a mount namespace: after a kill, /proc and /sys would otherwise stay mounted in the folder.
     command = ["unshare", "--mount", "--propagation=private"]
     command += ["mmdebstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
     command += [f"--dpkgopt={option}" for option in _OPTIONS]
@@ -130,9 +130,9 @@ def _make(folder: Path) -> None:
 
 
 def boot(cache: Path, kubernetes_image: Path) -> Told:
-    """Starts the machine, waits until it is off, and returns what it told.
+    """Starts the machine, waits until it is off, and returns its output.
 
-    MachineError if it cannot be made, or told nothing.
+    MachineError if it cannot be made, or reports nothing.
     """
     parts = prepare(cache)
     with tempfile.TemporaryDirectory(prefix="running-", dir=cache) as name:
@@ -140,12 +140,12 @@ def boot(cache: Path, kubernetes_image: Path) -> Told:
         console, results = scratch / "console", scratch / "results"
         command = [
             "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            # A processor without the wide vectors that an emulator makes slow, and guards against none
-            # of the attacks that nobody makes here: a fifth less to do.
+            # A processor without wide vectors, which an emulator makes slow, and without mitigations, which
+            # nobody needs here: this saves a fifth of the time.
             "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048",
             "-kernel", str(parts / "vmlinuz"), "-initrd", str(parts / "initrd"),
             "-append", "root=/dev/vda rw console=ttyS0 quiet net.ifnames=0 mitigations=off tsc=reliable",
-            # What it writes to its disks is gone with it.
+            # Its writes to the disks are lost when it ends.
             "-drive", f"file={parts / 'root.img'},if=virtio,format=raw,snapshot=on,cache=unsafe", "-drive",
             f"file={_product(scratch, kubernetes_image)},if=virtio,format=raw,snapshot=on,cache=unsafe",
             "-serial", f"file:{console}", "-serial", f"file:{results}",
@@ -162,10 +162,10 @@ def boot(cache: Path, kubernetes_image: Path) -> Told:
 
 
 def _product(scratch: Path, kubernetes_image: Path) -> Path:
-    """A disk for /usr/local: what `make install` leaves there, the checks, an image for containers, and the
-    one for Kubernetes."""
+    """A disk for /usr/local: the installed tree, the checks, an image for containers, and the image for
+    Kubernetes."""
     stage = scratch / "stage"
-    # Not a part of the make that may have started us.
+    # This must not be a part of the make that may have started us.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     command = ["make", "-C", str(REPOSITORY), "--no-print-directory", "install"]
     command += ["PREFIX=/usr/local", f"DESTDIR={stage}"]
@@ -184,7 +184,7 @@ def _product(scratch: Path, kubernetes_image: Path) -> Path:
 
 
 def _make_disk(folder: Path, disk: Path, *, spare_mib: int) -> None:
-    """An ext4 file system with what is in `folder`, and some space besides."""
+    """An ext4 file system with the files of `folder`, and some free space."""
     used = subprocess.run(["du", "-sm", folder], check=True, capture_output=True, text=True).stdout
     size = int(used.split()[0]) * 5 // 4 + spare_mib
     options = ["-O", "^has_journal", "-E", "lazy_itable_init=1", "-m", "0"]
@@ -197,7 +197,7 @@ def _make_disk(folder: Path, disk: Path, *, spare_mib: int) -> None:
 def _run(
     command: list[str], what: str, *, timeout: float | None = None, environ: dict[str, str] | None = None
 ) -> None:
-    """Runs a program; MachineError that begins with `what` and has its last words, if it fails."""
+    """Runs a program; if it fails, MachineError with `what` and the end of its output."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, env=environ

@@ -1,4 +1,4 @@
-"""On a whole machine, with systemd as init and as manager of cgroups: one test for each of its checks."""
+"""Checks on a whole machine, with systemd as init and cgroup manager: one test for each check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from . import checks
 from .machine import Told
 
-# The first one waits for the machine, which takes two processors, and perhaps for its packages.
+# The first test waits for the machine, which takes two processors, and perhaps for its packages.
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.alone]
 
 

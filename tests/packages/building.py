@@ -1,4 +1,5 @@
-"""The packages built once more, by somebody else: support/packages.py builds them as they are used."""
+"""The packages built once more in another environment; support/packages.py builds the packages that tests
+use."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ NOBODY = 65534
 
 
 def build_elsewhere(kind: str, folder: Path) -> list[Path]:
-    """The packages, "deb" or "rpm", of a copy of this working tree, in folder/dist: made by another user,
+    """Builds the packages, "deb" or "rpm", of a copy of this working tree, in folder/dist: as another user,
     without a network, in another time zone."""
     copy, temporary = folder / "copy", folder / "tmp"
     copy.mkdir(parents=True)
@@ -23,7 +24,7 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
         cwd=REPOSITORY,
         check=True,
     )
-    # What the copy's own git would say, had it this history.
+    # The facts that the copy's git would report if the copy had this history.
     facts = {
         "COMMIT": _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
         "SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct"),
@@ -34,7 +35,7 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
     command = [
         "unshare", "--net", *user, f"packaging/build-{kind}", str(copy / "build"), str(folder / "dist"),
     ]  # fmt: skip
-    # Not every machine lets every user write to /tmp, where dpkg-deb puts its files otherwise.
+    # dpkg-deb puts its files into /tmp, and not every machine lets every user write there.
     places = {"HOME": str(folder), "TMPDIR": str(temporary)}
     environ = {"PATH": os.environ["PATH"], "TZ": "Asia/Kathmandu", "LANG": "C", **places, **facts}
     done = subprocess.run(command, cwd=copy, env=environ, umask=0o077, capture_output=True, text=True)

@@ -1,6 +1,6 @@
 """The chart as helm renders it, and the API's schemas of each release.
 
-helm is the real one, and the schemas are the API's own (packaging/kubernetes/tools.py brings both).
+helm is the real one, and the schemas are the API's own (packaging/kubernetes/tools.py fetches both).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ VALUES = {
     "without-extender": ["extender.enabled=false", "kubernetes.placement=node"],
     "second-scheduler": ["scheduler.enabled=true"],
 }
-#: What tests call the registry that has our image: none answers to that name.
+#: The tests' name for the registry with our image; no server answers to it.
 NOWHERE = "registry.invalid/xpu-kubernetes"
 SCHEDULERS = "registry.k8s.io/kube-scheduler"
-#: A kind that came after the oldest release, and the first that has it.
+#: A kind that is newer than the oldest release, and the first release with it.
 _NEW = {("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"): 30,
        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"): 30}  # fmt: skip
-#: Not of the API server's own: the Prometheus operator's.
+#: APIs that are not the API server's own: the Prometheus operator's.
 _FOREIGN = {"monitoring.coreos.com/v1"}
 
 Document = dict[str, Any]
@@ -57,7 +57,7 @@ def rendered(*values: str, hooks: bool = False, release: str = RELEASES[-1]) -> 
 
 
 def uninstalling() -> list[Document]:
-    """What takes the runtime from nodes that were off when the rest was removed."""
+    """The manifest that removes the runtime from nodes that were off when everything else was removed."""
     return documents((MANIFESTS / "uninstall.yaml").read_text())
 
 
@@ -71,7 +71,7 @@ class Api:
         self._store = {"/api/_definitions.json": definitions, "file:///api/_definitions.json": definitions}
 
     def problems(self, document: Document) -> Iterator[str]:
-        """What is wrong with it; nothing where this release does not know the kind yet."""
+        """The errors in an object; none if this release does not know its kind yet."""
         api, kind = document["apiVersion"], document["kind"]
         if api in _FOREIGN or _NEW.get((api, kind), 0) > self._minor:
             return

@@ -1,4 +1,4 @@
-"""The packages for arm64, cross-built: all in them is for that machine, and starts under the emulator."""
+"""The packages for arm64, cross-built: all binaries are for that machine, and they run under the emulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNTIME, SIMULATOR = "xpu-container-runtime", "xpu-simulator"
 EMULATOR = shutil.which("qemu-aarch64-static") or "qemu-aarch64"
 LIB = f"usr/lib/{RUNTIME}"
 INTERPOSERS = f"{LIB}/native/interposer/"
-#: The oldest image's, and the oldest distribution's that the deb's dependency names.
+#: The C libraries of the oldest image, and of the oldest distribution that the deb's dependency names.
 OLDEST = {INTERPOSERS: (2, 17), f"{LIB}/native/sim/": (2, 27)}
 pytestmark = pytest.mark.timeout(900)
 
@@ -60,7 +60,7 @@ def deb_field(package: Path, name: str) -> str:
 
 @pytest.fixture(scope="module")
 def python() -> list[str]:
-    """The command of an arm64 Python of Debian's, under the emulator."""
+    """The command of Debian's arm64 Python, under the emulator."""
     folder = debian.CACHE / "python-arm64"
     debian.CACHE.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:
@@ -95,7 +95,7 @@ def test_every_binary_is_for_that_machine_and_for_old_distributions(unpacked: Pa
         ]
         oldest = next((version for folder, version in OLDEST.items() if name.startswith(folder)), (0, 0))
         assert max(needed, default=(0, 0)) <= oldest, name
-    # Pages name a clone's build folder.
+    # The documentation is left out because it names a clone's build folder.
     command = ["grep", "-rlE", "--exclude-dir=docs", "x86_64-linux-gnu-gcc|/build/", str(unpacked)]
     assert subprocess.run(command, capture_output=True, text=True).stdout == ""
 
@@ -113,7 +113,7 @@ def test_the_launcher_reaches_a_low_level_runtime(unpacked: Path) -> None:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Iterator[Path]:
-    """A bundle whose container is being created, as far as a hook can see."""
+    """A bundle with what a hook sees while its container is being created."""
     folder = tmp_path / "bundle"
     (folder / "rootfs").mkdir(parents=True)
     subprocess.run(["runc", "spec"], cwd=folder, check=True)
@@ -121,7 +121,7 @@ def bundle(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_the_hook_lets_pass_who_asks_nothing_and_refuses_where_there_is_no_driver(
+def test_the_hook_passes_a_container_that_asks_nothing_and_refuses_without_a_driver(
     unpacked: Path, python: list[str], bundle: Path, tmp_path: Path, asks: bool
 ) -> None:
     config = json.loads((bundle / "config.json").read_text())

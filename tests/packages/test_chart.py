@@ -1,4 +1,4 @@
-"""The chart's values: what is refused, what becomes of them, and what who has installed is told."""
+"""The chart's values: which are refused, what the others change, and the notes after an installation."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ def test_the_chart_refuses_values_that_make_no_sense(values: list[str], reason: 
     assert reason in done.stderr
 
 
-def test_helm_finds_nothing_to_say_about_the_chart() -> None:
+def test_helm_lint_finds_nothing() -> None:
     said = run("helm", "lint", "--strict", str(MANIFESTS / "chart"))
 
     assert "0 chart(s) failed" in said
     assert "WARNING" not in said
 
 
-def test_values_are_what_nodes_take() -> None:
+def test_the_schema_of_values_agrees_with_the_nodes_schema() -> None:
     ours = load_schema()["properties"]["kubernetes"]["properties"]
     values = json.loads((MANIFESTS / "chart/values.schema.json").read_text())
     chart = values["properties"]["kubernetes"]["properties"]
 
-    # Where the chart says it in words of its own. helm's expressions (Go's) have no look-ahead, and $ is the
-    # text's end there anyway.
+    # The chart has its own pattern for this value. helm's expressions (Go's) have no look-ahead, and their $
+    # matches only at the end of the text.
     checks = (MANIFESTS / "chart/templates/_names.tpl").read_text()
     (pattern,) = re.findall(r'regexMatch "(.*?)" \$k\.memoryUnit', checks)
     assert pattern == ours["memory_unit"]["pattern"].replace(r"(?!\n)", "")
@@ -106,7 +106,7 @@ def test_values_are_what_nodes_take() -> None:
         ("v1.29.1-gke.1589000", "v1.29.1"),
     ],
 )
-def test_a_second_scheduler_is_of_the_cluster_s_version(of_cluster: str, tag: str) -> None:
+def test_a_second_scheduler_has_the_clusters_version(of_cluster: str, tag: str) -> None:
     found = images(rendered("scheduler.enabled=true", release=of_cluster))
     chosen = images(rendered("scheduler.enabled=true", "scheduler.tag=v1.30.9", release=of_cluster))
 
@@ -127,7 +127,9 @@ def test_a_second_scheduler_is_of_the_cluster_s_version(of_cluster: str, tag: st
         (VALUES["without-extender"], f"{NOWHERE}:{version.VERSION} kubernetes status", "xpu-extender"),
     ],
 )
-def test_who_has_installed_is_told_what_comes_next(values: list[str], said: str, not_said: str) -> None:
+def test_the_notes_after_an_installation_say_what_comes_next(
+    values: list[str], said: str, not_said: str
+) -> None:
     sets = [word for value in (f"image.repository={NOWHERE}", *values) for word in ("--set", value)]
 
     notes = run(
@@ -152,7 +154,7 @@ def test_helm_waits_as_long_as_nodes_may_take() -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_the_configuration_is_one_that_nodes_take(name: str, tmp_path: Path) -> None:
+def test_nodes_accept_the_configuration(name: str, tmp_path: Path) -> None:
     found = next(
         each for each in rendered(*VALUES[name]) if key_of(each) == ("ConfigMap", "xpu-system", "xpu")
     )
@@ -168,7 +170,7 @@ def test_the_configuration_is_one_that_nodes_take(name: str, tmp_path: Path) -> 
     assert config.kubernetes_placement == ("node" if name == "without-extender" else "extender")
 
 
-def test_helm_s_policy_is_one_that_the_extender_reads_and_starts_anew_for(tmp_path: Path) -> None:
+def test_the_extender_reads_the_charts_policy_and_restarts_when_it_changes(tmp_path: Path) -> None:
     sums = set()
     for policy in ("binpack", "spread"):
         found = {key_of(each): each for each in rendered(f"extender.policy={policy}")}

@@ -1,4 +1,5 @@
-"""The Debian packages as such: lintian, who can build them, what they depend on; two builds are the same."""
+"""The Debian packages as such: lintian, builds by an ordinary user, dependencies, and equal bytes of two
+builds."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ import pytest
 
 from . import building
 
-#: Packages of Ubuntu that ours names, and others by which the same is had; where they are from says the file.
+#: Ubuntu's packages that ours depend on, and the packages that provide them; the file says where the facts
+#: come from.
 _UBUNTU = json.loads(Path(__file__).with_name("ubuntu.json").read_text())["releases"]
 
 
 def test_lintian_finds_no_error_and_no_warning(debs: list[Path], tmp_path: Path) -> None:
-    # It leaves files in the folder for temporary ones.
+    # lintian leaves files in the folder for temporary ones.
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    # What is overridden is explained where it is: packaging/deb/*.lintian-overrides.
+    # Each override is explained where it is: packaging/deb/*.lintian-overrides.
     command = ["lintian", "--allow-root", "--fail-on=error,warning", "--info", *map(str, debs)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -30,7 +32,7 @@ def test_lintian_finds_no_error_and_no_warning(debs: list[Path], tmp_path: Path)
 
 @pytest.fixture
 def elsewhere() -> Iterator[Path]:
-    """A folder that an ordinary user may enter, as pytest's own may not be."""
+    """A folder that an ordinary user may enter; pytest's own is private."""
     with tempfile.TemporaryDirectory(prefix="xpu-deb-") as name:
         yield Path(name)
 
@@ -44,7 +46,7 @@ def test_an_ordinary_user_without_a_network_builds_the_same_bytes(debs: list[Pat
 
 @pytest.mark.parametrize("release", _UBUNTU)
 def test_ubuntu_has_what_the_packages_depend_on(debs: list[Path], release: str) -> None:
-    # Its mirror may be out of reach: names and versions are compared with what is written down.
+    # Ubuntu's mirror may be out of reach, so the names and versions come from a file.
     known = {**_UBUNTU[release], **{path.name.split("_")[0]: path.name.split("_")[1] for path in debs}}
     for deb in debs:
         for field in ("Depends", "Pre-Depends", "Recommends"):

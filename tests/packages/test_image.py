@@ -1,4 +1,4 @@
-"""The image for Kubernetes: the same bytes for anybody, what engines take, and all of ours runs in it."""
+"""The image for Kubernetes: equal bytes of two builds, both image formats, and all our programs run in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.packages import make_image
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Told, write
 
 _MIB = 1 << 20
-#: All our modules, and what they import from the extra, by the image's own Python.
+#: Imports all our modules and their dependencies of the extra, with the image's own Python.
 _IMPORTS = """
 import importlib, pkgutil, sys
 sys.path[:0] = [f"/opt/xpu/lib/xpu-container-runtime/{name}" for name in ("python", "vendor")]
@@ -50,7 +50,7 @@ def layer(blobs: dict[str, bytes]) -> tarfile.TarFile:
     return tarfile.open(fileobj=io.BytesIO(blobs[path]), mode="r:gz")
 
 
-def test_each_blob_is_what_its_name_says_and_both_formats_name_the_same(blobs: dict[str, bytes]) -> None:
+def test_each_blobs_name_is_its_digest_and_both_formats_name_the_same_blobs(blobs: dict[str, bytes]) -> None:
     for name, data in blobs.items():
         if name.startswith("blobs/sha256/"):
             assert hashlib.sha256(data).hexdigest() == name.rpartition("/")[2]
@@ -65,7 +65,9 @@ def test_each_blob_is_what_its_name_says_and_both_formats_name_the_same(blobs: d
     assert config["config"]["User"] == "65532:65532"
 
 
-def test_it_has_our_folder_and_next_to_nothing_else(layer: tarfile.TarFile, blobs: dict[str, bytes]) -> None:
+def test_the_image_has_our_folder_and_almost_nothing_else(
+    layer: tarfile.TarFile, blobs: dict[str, bytes]
+) -> None:
     files = [each for each in layer if not each.isdir()]
     elsewhere = {each.name for each in files if not each.name.startswith("opt/xpu/")}
 
@@ -74,7 +76,7 @@ def test_it_has_our_folder_and_next_to_nothing_else(layer: tarfile.TarFile, blob
     assert sum(map(len, blobs.values())) < 26 * _MIB
 
 
-def test_all_of_ours_runs_in_it_as_nobody_on_a_root_that_is_read_only(
+def test_our_programs_run_in_the_image_as_nobody_on_a_read_only_root(
     blobs: dict[str, bytes], tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
@@ -89,7 +91,7 @@ def test_all_of_ours_runs_in_it_as_nobody_on_a_root_that_is_read_only(
     assert "device-plugin" in done.stdout
 
 
-def test_the_cluster_s_state_can_be_asked_for_in_it(
+def test_the_image_can_show_the_clusters_state(
     blobs: dict[str, bytes], api_server: ApiServer, tmp_path: Path
 ) -> None:
     (tmp_path / "root").mkdir()
@@ -111,7 +113,7 @@ def test_the_cluster_s_state_can_be_asked_for_in_it(
         on_host_network=True,
     )
 
-    assert entrypoint == "/opt/xpu/bin/xpu"  # what the page has in kubectl exec
+    assert entrypoint == "/opt/xpu/bin/xpu"  # the page's kubectl exec has this path
     assert done.returncode == 0, done.stdout + done.stderr
     assert [each["name"] for each in json.loads(done.stdout)["nodes"]] == ["n1"]
 
@@ -122,8 +124,7 @@ def _run(
     mounts: Mapping[str, Path] | None = None,
     on_host_network: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command in folder/root, by runc, as the extender's container is: no rights, nothing to write
-    to."""
+    """Runs a command in folder/root by runc, as the extender runs: without rights, with a read-only root."""
     (folder / "config.json").unlink(missing_ok=True)
     subprocess.run(["runc", "spec"], cwd=folder, check=True)
     spec = json.loads((folder / "config.json").read_text())

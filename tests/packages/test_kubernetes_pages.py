@@ -1,4 +1,4 @@
-"""What the pages on Kubernetes say of reasons, labels, versions and commands is what there is."""
+"""The pages on Kubernetes agree with the code: reasons, labels, versions and commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .chart import (
 )
 
 
-def test_what_the_plugin_says_of_pods_is_in_the_page() -> None:
+def test_the_page_has_each_reason_that_the_plugin_gives() -> None:
     page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
     source = "".join(each.read_text() for each in (REPOSITORY / "src/xpu_runtime/kubernetes").rglob("*.py"))
     reasons = set(re.findall(r'"(XPU[A-Z][a-z]\w*)"', source))
@@ -43,7 +43,7 @@ def test_the_page_has_each_label_that_a_node_gets() -> None:
     assert [name for name in given if f"`{name}`" not in page] == []
 
 
-def test_what_the_page_expects_a_node_to_offer_is_what_it_offers() -> None:
+def test_a_node_offers_the_resources_that_the_page_shows() -> None:
     page = (REPOSITORY / "docs/kubernetes.md").read_text()
     (mib,) = re.findall(r"^    gpu-1 .* (\d+)/\1 MiB ", page, re.MULTILINE)
     resources = Resources()
@@ -60,7 +60,7 @@ def test_versions_are_ours() -> None:
     assert {chart["version"], chart["appVersion"]} == {version.VERSION}
 
 
-def test_what_the_page_uninstalls_with_is_the_image_of_one_s_registry() -> None:
+def test_the_pages_uninstallation_takes_the_image_from_the_named_registry() -> None:
     page = (REPOSITORY / "docs/kubernetes.md").read_text()
     (line,) = re.findall(r"^ *(sed .*?uninstall\.yaml)", page, re.MULTILINE)
 

@@ -1,4 +1,5 @@
-"""packaging/kubernetes/make-secrets: keys and certificates that both ends take, and none by mistake."""
+"""packaging/kubernetes/make-secrets: both ends accept its keys and certificates, and a typing error makes
+none."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from .chart import (
 )
 
 
-def test_the_secrets_are_ones_that_both_ends_take(tmp_path: Path) -> None:
+def test_both_ends_accept_the_secrets(tmp_path: Path) -> None:
     done = subprocess.run([MANIFESTS / "make-secrets"], capture_output=True, text=True, check=True)
     secrets = {each["metadata"]["name"]: each for each in documents(done.stdout)}
     assert list(secrets) == ["xpu-keys", "xpu-extender-tls", "xpu-scheduler-tls"]
@@ -50,9 +51,7 @@ def test_the_secrets_are_ones_that_both_ends_take(tmp_path: Path) -> None:
         (["-n", "gpus"], ["xpu-keys", "xpu-extender-tls", "xpu-scheduler-tls"]),
     ],
 )
-def test_certificates_are_made_anew_without_the_keys_that_pods_were_signed_with(
-    words: list[str], made: list[str]
-) -> None:
+def test_keys_and_certificates_can_be_made_separately(words: list[str], made: list[str]) -> None:
     done = subprocess.run([MANIFESTS / "make-secrets", *words], capture_output=True, text=True, check=True)
 
     found = [each["metadata"] for each in documents(done.stdout)]
@@ -60,14 +59,14 @@ def test_certificates_are_made_anew_without_the_keys_that_pods_were_signed_with(
     assert {each["namespace"] for each in found} == {"gpus" if "gpus" in words else "xpu-system"}
 
 
-def test_installing_twice_leaves_the_keys_that_are_there() -> None:
+def test_installing_twice_keeps_the_keys() -> None:
     text = (REPOSITORY / "docs/kubernetes.md").read_text()
 
     assert "make-secrets | kubectl create -f -" in text
     assert "make-secrets | kubectl apply" not in text
 
 
-def test_one_more_key_is_a_line_for_those_that_are_there(tmp_path: Path) -> None:
+def test_one_more_key_is_one_more_line(tmp_path: Path) -> None:
     done = subprocess.run([MANIFESTS / "make-secrets", "line"], capture_output=True, text=True, check=True)
     keys = tmp_path / "keys"
     keys.write_text(f"old {'ab' * 32}\n{done.stdout}")
@@ -78,14 +77,14 @@ def test_one_more_key_is_a_line_for_those_that_are_there(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "words", [["key"], ["--help-me"], ["gpus"], ["keys", "line"], ["-n"], ["-n", "--help"], ["-n", "Gpus"]]
 )
-def test_secrets_are_made_for_no_word_that_is_not_known(words: list[str]) -> None:
+def test_an_unknown_word_makes_no_secret(words: list[str]) -> None:
     done = subprocess.run([MANIFESTS / "make-secrets", *words], capture_output=True, text=True)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: make-secrets" in done.stderr
 
 
-def test_who_asks_what_make_secrets_does_gets_no_secret() -> None:
+def test_help_makes_no_secret() -> None:
     done = subprocess.run([MANIFESTS / "make-secrets", "--help"], capture_output=True, text=True, check=True)
 
     assert "make-secrets [-n NAMESPACE]" in done.stdout
@@ -93,7 +92,7 @@ def test_who_asks_what_make_secrets_does_gets_no_secret() -> None:
 
 
 def _shakes_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
-    """In memory, as kube-scheduler does with `serverName`; ssl.SSLError where one does not take the other."""
+    """Shakes hands in memory, as kube-scheduler does with `serverName`; ssl.SSLError if one side refuses."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=name),

@@ -1,6 +1,6 @@
-"""What packaging/kubernetes installs: valid for each release of the API, with no right that it does not need.
+"""The manifests of packaging/kubernetes are valid for each release of the API, and ask for no unneeded right.
 
-Whether it does in a cluster what it says is tests/kubernetes' to show.
+tests/kubernetes shows that they work in a cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .chart import (
 
 @pytest.fixture(scope="module")
 def everything() -> list[tuple[str, Document]]:
-    """Each document of each way to install, with where it is from; those that are the same once."""
+    """Each document of each way to install, with its origin; equal documents appear once."""
     found: dict[str, tuple[str, Document]] = {}
 
     def add(source: str, documents: list[Document]) -> None:
@@ -44,7 +44,7 @@ def everything() -> list[tuple[str, Document]]:
             found.setdefault(json.dumps(document, sort_keys=True), (source, document))
 
     for file in [*MANIFESTS.glob("*.yaml"), *sorted(MANIFESTS.glob("examples/*.yaml"))]:
-        if file.name != "kube-scheduler.yaml":  # of a program, and no object
+        if file.name != "kube-scheduler.yaml":  # a program's configuration, and no object
             add(file.name, documents(file.read_text()))
     for name, values in VALUES.items():
         add(f"chart, {name}", rendered(*values, hooks=True))
@@ -54,7 +54,7 @@ def everything() -> list[tuple[str, Document]]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_each_object_is_one_that_the_api_takes(release: str, everything: list[tuple[str, Document]]) -> None:
+def test_the_api_accepts_each_object(release: str, everything: list[tuple[str, Document]]) -> None:
     api = Api(release)
 
     problems = [
@@ -76,7 +76,7 @@ def test_the_check_finds_what_an_api_refuses() -> None:
     assert any("maxUnavailable" in each for each in problems), problems
 
 
-def test_no_stranger_s_image_is_run_where_nobody_has_said_where_ours_is() -> None:
+def test_only_our_image_runs_and_the_chart_requires_its_repository() -> None:
     assert ours(uninstalling()) == {f"{NOWHERE}:{version.VERSION}"}
     for values in VALUES.values():
         assert ours(rendered(*values, hooks=True)) == {f"{NOWHERE}:{version.VERSION}"}
@@ -89,7 +89,7 @@ def test_no_stranger_s_image_is_run_where_nobody_has_said_where_ours_is() -> Non
     assert "--set image.repository=REGISTRY/xpu-kubernetes" in done.stderr
 
 
-def test_what_uninstalls_is_in_a_namespace_of_its_own() -> None:
+def test_the_uninstallation_has_a_namespace_of_its_own() -> None:
     found = {key_of(each)[:2] for each in uninstalling()}
 
     assert found == {
@@ -102,18 +102,18 @@ def test_what_uninstalls_is_in_a_namespace_of_its_own() -> None:
 _POLICY = ("ValidatingAdmissionPolicy", "", "xpu-node-own-node")
 
 
-def test_pods_on_a_node_change_no_other_node_where_the_api_can_hold_them_to_it() -> None:
+def test_a_policy_restricts_pods_to_their_own_node_if_the_api_has_policies() -> None:
     for release in RELEASES:
         has_policy = _POLICY in map(key_of, rendered(release=release))
         assert has_policy is (int(release[2:]) >= 30), release
     assert _POLICY not in map(key_of, rendered("nodeRestriction.enabled=false"))
     assert _POLICY in map(key_of, rendered("nodeRestriction.enabled=true", release="1.28"))
-    found = {key_of(each): each for each in rendered()}  # what it says: test_node_restriction.py
+    found = {key_of(each): each for each in rendered()}  # test_node_restriction.py checks its content
     binding = found["ValidatingAdmissionPolicyBinding", "", "xpu-node-own-node"]["spec"]
     assert binding == {"policyName": "xpu-node-own-node", "validationActions": ["Deny"]}
 
 
-def test_where_a_quota_is_wanted_for_critical_pods_each_namespace_of_ours_can_have_one() -> None:
+def test_each_of_our_namespaces_can_have_a_quota_for_critical_pods() -> None:
     classes = {"system-node-critical", "system-cluster-critical"}
     of_chart = [each for each in rendered("criticalPods.quota=true") if each["kind"] == "ResourceQuota"]
     uninstall = [each for each in uninstalling() if each["kind"] == "ResourceQuota"]
@@ -135,11 +135,11 @@ def test_where_a_quota_is_wanted_for_critical_pods_each_namespace_of_ours_can_ha
     assert "ResourceQuota" not in {each["kind"] for each in rendered()}
 
 
-def test_what_runs_our_image_goes_where_it_can_run(everything: list[tuple[str, Document]]) -> None:
+def test_pods_with_our_image_go_only_to_nodes_that_can_run_it(everything: list[tuple[str, Document]]) -> None:
     seen = set()
     for name, spec in pod_specs(everything):
         if any(NOWHERE in each["image"] for each in spec["containers"]):
-            # image.py makes it for no other.
+            # image.py makes it for this platform only.
             selector = spec["nodeSelector"]
             assert (selector["kubernetes.io/os"], selector["kubernetes.io/arch"]) == ("linux", "amd64"), name
             seen.add(name)
@@ -150,7 +150,7 @@ def test_what_runs_our_image_goes_where_it_can_run(everything: list[tuple[str, D
 @pytest.mark.parametrize(
     "label",
     [
-        # node-feature-discovery, by class and vendor, and as NVIDIA's operator has it configured.
+        # node-feature-discovery, by class and vendor, and as NVIDIA's operator configures it.
         "feature.node.kubernetes.io/pci-0300_10de.present=true",
         "feature.node.kubernetes.io/pci-0302_10de.present=true",
         "feature.node.kubernetes.io/pci-10de.present=true",
@@ -175,7 +175,7 @@ def test_a_node_gets_the_runtime_by_each_label_that_says_it_has_a_gpu(label: str
 
 
 def _is_chosen(terms: Document, labels: dict[str, str]) -> bool:
-    """As the scheduler goes by a node selector (kubernetes.io, "Assigning Pods to Nodes")."""
+    """Applies a node selector as the scheduler does (kubernetes.io, "Assigning Pods to Nodes")."""
 
     def holds(expression: Document) -> bool:
         value = labels.get(expression["key"])
@@ -192,14 +192,14 @@ def _is_chosen(terms: Document, labels: dict[str, str]) -> bool:
 @pytest.mark.parametrize(
     "values", [[], ["node.tolerations[0].key=gpus", "node.tolerations[0].operator=Exists"]]
 )
-def test_pods_that_ask_may_go_where_the_runtime_is(values: list[str]) -> None:
+def test_pods_that_ask_tolerate_the_taints_of_nodes_with_the_runtime(values: list[str]) -> None:
     found = rendered(*values)
     (runtime_class,) = (each for each in found if each["kind"] == "RuntimeClass")
     of_node = daemonset(found)["spec"]["template"]["spec"]["tolerations"]
     assert runtime_class["scheduling"]["tolerations"] == of_node
 
 
-def test_what_is_left_on_nodes_is_looked_for_by_both_labels() -> None:
+def test_the_uninstallation_finds_nodes_by_both_labels() -> None:
     (daemonset,) = (each for each in uninstalling() if each["kind"] == "DaemonSet")
     spec = daemonset["spec"]["template"]["spec"]
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -210,7 +210,7 @@ def test_what_is_left_on_nodes_is_looked_for_by_both_labels() -> None:
     ]
 
 
-def test_only_what_enters_the_node_is_root(everything: list[tuple[str, Document]]) -> None:
+def test_only_containers_that_enter_the_node_are_root(everything: list[tuple[str, Document]]) -> None:
     root = set()
     for name, spec in pod_specs(everything):
         for container in [*spec.get("initContainers", ()), *spec["containers"]]:
@@ -231,10 +231,10 @@ def test_only_what_enters_the_node_is_root(everything: list[tuple[str, Document]
 
 
 def test_describe_pod_shows_why_a_container_has_ended(everything: list[tuple[str, Document]]) -> None:
-    # Else a wrong ConfigMap is an Init:Error that says nothing.
+    # Without this, a wrong ConfigMap shows only as Init:Error.
     for name, spec in pod_specs(everything):
         for container in [*spec.get("initContainers", ()), *spec["containers"]]:
-            if container["name"] != "done":  # which has nothing to say
+            if container["name"] != "done":  # it has no output
                 assert container["terminationMessagePolicy"] == "FallbackToLogsOnError", name
 
 
@@ -252,7 +252,7 @@ def options_of(command: click.Command) -> set[str]:
     return {name for each in command.params for name in each.opts if name.startswith("-")}
 
 
-def test_what_containers_run_is_what_xpu_has(everything: list[tuple[str, Document]]) -> None:
+def test_containers_run_commands_and_options_that_xpu_has(everything: list[tuple[str, Document]]) -> None:
     seen = set()
     for _, spec in pod_specs(everything):
         for container in [*spec.get("initContainers", ()), *spec["containers"]]:
@@ -272,7 +272,7 @@ def test_what_containers_run_is_what_xpu_has(everything: list[tuple[str, Documen
     }  # fmt: skip
 
 
-def test_examples_ask_for_what_there_is() -> None:
+def test_examples_ask_for_existing_resources() -> None:
     known = Resources(aliases=tuple(ALIASES))
     found = set()
     for file in sorted((MANIFESTS / "examples").glob("*.yaml")):

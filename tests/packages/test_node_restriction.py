@@ -1,7 +1,7 @@
-"""The admission policy by which xpu-node's pods change only the node that they are on: its CEL is evaluated.
+"""The admission policy by which xpu-node's pods change only their own node: its CEL is evaluated.
 
-No API server here is new enough for admission policies; cel-python evaluates the same language. That the
-API takes the policy is test_manifests' to show.
+No API server here is new enough for admission policies; cel-python evaluates the same language.
+test_manifests shows that the API accepts the policy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from celpy.evaluation import CELEvalError
 
 from .chart import rendered
 
-#: Where an API server says which node the pod with a token is on; since 1.30 (KEP-4193).
+#: From 1.30 on an API server sets this to the node of a token's pod (KEP-4193).
 ON_NODE = "authentication.kubernetes.io/node-name"
 
 
@@ -28,8 +28,8 @@ def _policy() -> dict[str, Any]:
 
 
 def is_allowed(changed: str, username: str, extra: dict[str, list[str]] | None) -> bool:
-    """What an API server answers to a change of the node with that name: all conditions decide whether the
-    policy is asked, and all validations must agree; an error of either denies (failurePolicy: Fail)."""
+    """Whether an API server allows a change of the node with that name. All conditions decide whether the
+    policy applies, and all validations must agree; an error of either denies (failurePolicy: Fail)."""
     spec = _policy()
     user: dict[str, Any] = {"username": username, **({} if extra is None else {"extra": extra})}
     variables = {
@@ -50,7 +50,7 @@ def is_allowed(changed: str, username: str, extra: dict[str, list[str]] | None) 
 
 
 @pytest.mark.parametrize("namespace", ["xpu-system", "gpu"])
-def test_who_is_on_a_node_changes_that_one_alone(namespace: str) -> None:
+def test_a_pod_on_a_node_changes_that_node_alone(namespace: str) -> None:
     ours = f"system:serviceaccount:{namespace}:xpu-node"
     assert is_allowed("n1", ours, {ON_NODE: ["n1"], "authentication.kubernetes.io/pod-name": ["xpu-node-x"]})
     assert not is_allowed("n2", ours, {ON_NODE: ["n1"]})
@@ -58,7 +58,7 @@ def test_who_is_on_a_node_changes_that_one_alone(namespace: str) -> None:
 
 @pytest.mark.parametrize("extra", [None, {}, {ON_NODE: []}, {ON_NODE: ["n1", "n2"]}])
 def test_a_token_that_names_no_node_changes_none(extra: dict[str, list[str]] | None) -> None:
-    """As those from before 1.30, or those that somebody made by hand without a pod."""
+    """Tokens from before 1.30 name none, nor do those that somebody makes by hand without a pod."""
     assert not is_allowed("n1", "system:serviceaccount:xpu-system:xpu-node", extra)
 
 
@@ -71,5 +71,5 @@ def test_a_token_that_names_no_node_changes_none(extra: dict[str, list[str]] | N
         "system:serviceaccount:xpu-system:xpu-node-2",
     ],
 )
-def test_nobody_else_is_concerned(username: str) -> None:
+def test_other_users_are_not_restricted(username: str) -> None:
     assert is_allowed("n2", username, None)

@@ -1,4 +1,4 @@
-"""The rpms: the same bytes for anybody, no stand-in for a driver to others, and their life on a machine."""
+"""The rpms: equal bytes of two builds, nothing that passes for a driver, and their life on a machine."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from support.packages import build
 from . import building
 
 RUNTIME, SIMULATOR = "xpu-container-runtime", "xpu-simulator"
-#: Names that RHEL 9 and 10 have in BaseOS and AppStream. 10 has crun alone: runc was removed, says its
-#: "Considerations in adopting RHEL 10".
+#: Names that RHEL 9 and 10 have in BaseOS and AppStream. RHEL 10 has only crun: runc was removed (its
+#: "Considerations in adopting RHEL 10").
 IN_RHEL = {
     "(runc or crun)", "python3 >= 3.9",
     "/bin/sh", "/usr/bin/python3", "coreutils", "findutils", "grep", "sed", "shadow-utils",
     "util-linux",
 }  # fmt: skip
-#: RHEL 9's is 2.34; Debian 11's, which roots of these tests have, 2.31.
+#: RHEL 9 has 2.34; Debian 11, the release of these tests' roots, has 2.31.
 GLIBC = (2, 27)
 LIB = "/usr/lib/xpu-container-runtime"
-#: Of RHEL's filesystem, systemd and others; a Debian root need not have them, and rpm leaves them.
+#: Folders of RHEL's filesystem, systemd and others; a Debian root need not have them, and rpm leaves them.
 OF_OTHERS = {"/usr/lib/systemd", "/usr/lib/systemd/system", "/usr/share/licenses"}
-#: What groupadd leaves: the group itself stays.
+#: groupadd leaves these files, because the group stays.
 OF_GROUPS = {"/etc/group-", "/etc/gshadow-", "/etc/.pwd.lock"}
 RPM = ("rpm", "--dbpath", "/var/lib/rpm")
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def rpms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By package name; the source's is "source"."""
+    """The rpms by package name; the source's is "source"."""
     return building.by_name(build(REPOSITORY, tmp_path_factory.mktemp("rpm"), "rpm"))
 
 
@@ -53,7 +53,7 @@ def query(file: Path, what: str) -> str:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder below one that everybody may enter."""
+    """A folder that every user may enter."""
     folder = Path(tempfile.mkdtemp(prefix="xpu-rpm-"))
     folder.chmod(0o755)
     yield folder
@@ -71,7 +71,7 @@ def test_another_user_without_a_network_builds_the_same_bytes(
         assert digests[0] == digests[1], name
 
 
-def test_rpmlint_has_nothing_to_say(rpms: dict[str, Path]) -> None:
+def test_rpmlint_finds_nothing(rpms: dict[str, Path]) -> None:
     done = subprocess.run(
         ["rpmlint", "--config", REPOSITORY / "packaging/rpm/rpmlint.toml", *rpms.values()],
         capture_output=True,
@@ -81,7 +81,7 @@ def test_rpmlint_has_nothing_to_say(rpms: dict[str, Path]) -> None:
     assert done.returncode == 0
 
 
-def test_it_needs_only_what_rhel_has_and_passes_for_no_driver(rpms: dict[str, Path]) -> None:
+def test_the_rpms_need_only_rhels_packages_and_provide_no_driver(rpms: dict[str, Path]) -> None:
     needs = {name: required(file) for name, file in rpms.items()}
     assert needs[RUNTIME] == IN_RHEL | {f"config({RUNTIME}) = {version(rpms)}"}
     parts = re.compile(r"(libc|libdl|libpthread|ld-linux).*\.so\.|rtld\(")
@@ -91,7 +91,8 @@ def test_it_needs_only_what_rhel_has_and_passes_for_no_driver(rpms: dict[str, Pa
         tuple(map(int, each.split("."))) for each in re.findall(r"GLIBC_([\d.]+)", " ".join(of_glibc))
     }
     assert max(versions) <= GLIBC
-    # Engines and compilers would take a library that only containers have for the driver's.
+    # If a package provided the libraries of containers, engines and compilers would take them for the
+    # driver's.
     for name in (RUNTIME, SIMULATOR):
         provided = query(rpms[name], "[%{PROVIDES}\n]").split()
         assert set(provided) <= {name, f"{name}(x86-64)", f"config({name})"}
@@ -102,12 +103,12 @@ def version(rpms: dict[str, Path]) -> str:
 
 
 def required(file: Path) -> set[str]:
-    """What a package requires, but for what it says of rpm itself."""
+    """A package's requirements, without those for rpm itself."""
     lines = query(file, "[%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n]").splitlines()
     return {" ".join(line.split()) for line in lines if not line.startswith("rpmlib(")}
 
 
-def test_roots_own_files_and_nothing_compiled_for_the_builders_python(rpms: dict[str, Path]) -> None:
+def test_root_owns_all_files_and_none_is_compiled_for_the_builders_python(rpms: dict[str, Path]) -> None:
     for name in (RUNTIME, SIMULATOR):
         lines = query(rpms[name], "[%{FILEMODES:perms} %{FILEUSERNAME}:%{FILEGROUPNAME} %{FILENAMES}\n]")
         for line in lines.splitlines():
@@ -139,7 +140,7 @@ def machine(rpms: dict[str, Path], tmp_path: Path) -> Iterator[Root]:
 
 
 def pythons(folder: Path) -> list[Path]:
-    """Two versions of a package that has /usr/bin/python3, as the distribution's own has it."""
+    """Two versions of a package with /usr/bin/python3, as the distribution's package has it."""
     spec = folder / "python3.spec"
     for version in (1, 2):
         spec.write_text(
@@ -155,14 +156,14 @@ def pythons(folder: Path) -> list[Path]:
 
 
 def files(machine: Root) -> set[str]:
-    """All that is in the root and was installed or made by what was."""
+    """All files in the root that packages have installed or programs have made."""
     done = machine.run("find", "/", "-xdev", "!", "-path", "/var/lib/rpm*", "!", "-path", "/srv/*")
     return set(done.stdout.splitlines()) | {str(path) for path in machine.path("/run").glob("xpu*")}
 
 
 def rpm(machine: Root, *words: str) -> str:
     done = machine.run(*RPM, *words, timeout=120)
-    # What Debian's rpm says of itself, and what it cannot know: Debian's packages.
+    # Debian's rpm prints lines about itself, because it does not know Debian's packages.
     lines = [line for line in done.stdout.splitlines() if not line.startswith("rpm: ")]
     assert done.returncode == 0, done.stdout
     return "\n".join(lines)
@@ -177,7 +178,7 @@ def compiled(machine: Root) -> bool:
 
 
 def run_container(machine: Root, command: str) -> str:
-    """Runs a shell command in a container with 4 GiB of a device, as an engine would have it run."""
+    """Runs a shell command in a container with 4 GiB of a device, as an engine runs it."""
     machine.run("runc", "spec", "--bundle", "/tmp")
     path = machine.path("/tmp/config.json")
     config = json.loads(path.read_text())
@@ -195,7 +196,7 @@ def test_install_main_job_newer_python_upgrade_and_removal(machine: Root) -> Non
     rpm(machine, "-i", "--nodeps", "--replacefiles", "/srv/python3-1-1.noarch.rpm")
     before = files(machine)
 
-    # Nothing is said, and Python's files are made on the machine.
+    # The installation prints nothing, and Python's files are compiled on the machine.
     packages = sorted(f"/srv/{path.name}" for path in machine.path("/srv").glob("xpu-*.x86_64.rpm"))
     assert rpm(machine, "-i", "--nodeps", *packages) == ""
     assert compiled(machine)
@@ -208,12 +209,12 @@ def test_install_main_job_newer_python_upgrade_and_removal(machine: Root) -> Non
     said = run_container(machine, "nvidia-smi")
     assert "4096MiB" in said, said
 
-    # The distribution moves to another Python.
+    # The distribution gets another Python.
     bundle(machine).write_bytes(b"of the old Python")
     rpm(machine, "-U", "--nodeps", "/srv/python3-2-1.noarch.rpm")
     assert compiled(machine)
 
-    # An upgrade: the configuration stays as it was set, and what the new version has not is gone.
+    # An upgrade keeps the changed configuration, and removes files that the new version does not have.
     configuration = machine.path("/etc/xpu/config.yaml")
     text = configuration.read_text() + "# set by the operator\n"
     configuration.write_text(text)
@@ -226,7 +227,7 @@ def test_install_main_job_newer_python_upgrade_and_removal(machine: Root) -> Non
     assert not gone.parent.exists() and compiled(machine)
     assert "4096MiB" in run_container(machine, "nvidia-smi")
 
-    # Removal takes down the simulation, and leaves the changed configuration alone, as rpm does.
+    # The removal ends the simulation, and leaves the changed configuration, as rpm does.
     said = rpm(machine, "-e", "--nodeps", "xpu-simulator", "xpu-container-runtime")
     assert said == "warning: /etc/xpu/config.yaml saved as /etc/xpu/config.yaml.rpmsave"
     left = files(machine) - before - OF_OTHERS - OF_GROUPS

@@ -1,4 +1,4 @@
-"""What kube-scheduler is told of the extender: the cluster's own one, and the chart's."""
+"""kube-scheduler's configuration of the extender: the cluster's own scheduler, and the chart's."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ALIYUN, MPS = ("aliyun.com/gpu",), ("nvidia.com/mps",)
 
 
 def of_cluster(*names: str) -> Document:
-    """The file for the cluster's own scheduler; with the resources that it has as comments which `names` is
-    a part of."""
+    """The file for the cluster's own scheduler; with those of its commented resources whose names begin with
+    one of `names`."""
     text = (MANIFESTS / "kube-scheduler.yaml").read_text()
     for name in names:
         text = re.sub(rf"# (- name: {re.escape(name)})", r"\1", text)
@@ -41,7 +41,7 @@ def of_chart(*values: str) -> Document:
     return configuration
 
 
-def test_a_scheduler_sends_us_what_asks_for_slices_and_waits_where_we_are_down() -> None:
+def test_a_scheduler_sends_us_pods_that_ask_and_waits_while_we_are_down() -> None:
     for name, found in (("file", of_cluster()), ("chart", of_chart())):
         assert found["apiVersion"] == "kubescheduler.config.k8s.io/v1", name
         (extender,) = found["extenders"]
