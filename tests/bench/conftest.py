@@ -1,4 +1,4 @@
-"""What several tests of the lent machine's runs share."""
+"""Fixtures for tests of runs on a lent machine."""
 
 from __future__ import annotations
 

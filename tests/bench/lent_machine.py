@@ -1,9 +1,9 @@
-"""A machine as it is lent with a card: no network, no runc, no busybox, the driver in a folder of its own.
+"""A lent machine with a card: no network, no runc, no busybox, and the driver in a folder of its own.
 
-A minimal Debian root, entered (distributions/root.py), with a simulated R580 driver's files below
-/usr/local/nvidia, read-only, its nodes in /dev and its files in /proc. Python has a virtual environment below
-/opt, and nothing in /usr/bin. The simulation itself runs outside, as a card does. XPU_LEASE_PYTHON names a
-virtual environment of this machine that takes its place, to try by hand what needs PyTorch.
+It is a minimal Debian root (distributions/root.py). The files of a simulated R580 driver are below
+/usr/local/nvidia, read-only; its nodes are in /dev, its files in /proc. Python is in a virtual environment
+below /opt, and not in /usr/bin. The simulation runs outside, as a card does. XPU_LEASE_PYTHON names a virtual
+environment of this machine to use instead, for trying by hand the steps that need PyTorch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUITE, PACKAGES = "trixie", ("gcc", "libc6-dev", "make", "python3", "python3-ven
 TREE, OUT, PATIENCE = "/root/tree", "/root/out", 600
 _VENV = "/opt/torch/.venv"
 _PATH = f"{_VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: To /opt, where nothing of Debian's is.
+#: Moves Python to /opt, away from Debian's files.
 _MOVE_PYTHON = f"""
 version=$(readlink /usr/bin/python3)
 mkdir -p /opt/python/bin /opt/python/lib
@@ -38,7 +38,7 @@ _IN_CACHE = "echo /usr/local/nvidia/lib64 > /etc/ld.so.conf.d/nvidia.conf && ldc
 
 
 def make_kit() -> Path:
-    """What `make lease` makes, once all that it needs is there."""
+    """The result of `make lease`, after its prerequisites are made."""
     folder = REPOSITORY / "build" / "lease-of-tests"
     program = [sys.executable, str(REPOSITORY / "packaging/lease.py"), str(folder), "tests"]
     done = subprocess.run(
@@ -49,7 +49,7 @@ def make_kit() -> Path:
 
 
 def make_driver(state: SimState, folder: Path) -> Path:
-    """A folder with the simulated driver's files as /usr/local/nvidia has them."""
+    """A folder with the simulated driver's files, laid out as in /usr/local/nvidia."""
     (libraries,) = Path(state.root).glob("usr/lib/*-linux-gnu")
     shutil.copytree(libraries, folder / "lib64", symlinks=True)
     shutil.copytree(Path(state.root) / "usr/bin", folder / "bin")
@@ -57,9 +57,9 @@ def make_driver(state: SimState, folder: Path) -> Path:
 
 
 class LentMachine:
-    """`close` it. `compiler`: it has gcc and make. `cached`: the loader's cache has the driver, else only
-    LD_LIBRARY_PATH leads to it. `cgroups`: as Root's. `card`: it has one. `kit`: what was packed, or nothing.
-    `changed`: a script that makes it another machine."""
+    """Needs `close`. `compiler`: it has gcc and make. `cached`: the loader's cache has the driver; without it
+    only LD_LIBRARY_PATH leads to the driver. `cgroups`: as for Root. `card`: it has a card. `kit`: the packed
+    kit, or None. `changed`: a script that changes the machine."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LentMachine:
         assert done.returncode == 0, f"{script}: {done.stdout}"
 
     def _bring_tree(self, kit: Path | None) -> None:
-        """What travels: all that git tracks or does not ignore, without .git, and the kit."""
+        """Copies the files that git tracks or does not ignore, without .git, and the kit."""
         words = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split("\0")
         for name in filter(None, names):
@@ -115,11 +115,11 @@ class LentMachine:
         return self._root.run(*words, timeout=timeout, cwd=TREE, environ=more)
 
     def lease(self, run: int, *words: str) -> subprocess.CompletedProcess[str]:
-        """One of the three runs, as whoever has the machine starts it."""
+        """Starts one of the three runs, as the machine's user does."""
         return self.run("bench/gpu/lease", str(run), *words)
 
     def programs(self) -> list[str]:
-        """What runs on it."""
+        """The programs that run on it."""
         return self._root.programs()
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class LentMachine:
 
 
 def _of_environment(folder: Path) -> Sequence[tuple[str, str]]:
-    """A virtual environment, and the Python that it was made with."""
+    """A virtual environment, and the Python that made it."""
     made_with = (folder / "bin/python3").resolve().parents[1]
     return [(str(folder), _VENV), (str(made_with), str(made_with))]
 

@@ -1,4 +1,4 @@
-"""Runs of bench/gpu/lent/steps.py with steps of a test's own, each a program as bench/gpu/lease is."""
+"""Runs of bench/gpu/lent/steps.py with a test's own steps. Each step is a program, as in bench/gpu/lease."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Step = tuple[Any, ...]
 
 
 def shell(name: str, script: str, seconds: float = 20, **how: Any) -> Step:
-    """`how`: more words for Steps.step."""
+    """`how`: further arguments of Steps.step."""
     return name, seconds, ["sh", "-c", script], how
 
 
@@ -59,7 +59,7 @@ class Run:
         return self.printed.read_text()
 
     def results(self, **like: object) -> list[dict[str, Any]]:
-        """Those lines that have these values; every line is whole."""
+        """The lines with these values. Every line must be whole."""
         lines = [json.loads(line) for line in (self.out / "results.jsonl").read_text().splitlines()]
         return [line for line in lines if like.items() <= line.items()]
 
@@ -67,7 +67,7 @@ class Run:
         return {line["step"]: line["word"] for line in self.results(kind="step")}
 
     def log(self) -> bytes:
-        """As zcat shows it: all members, and of one that was cut off what is there."""
+        """The log as zcat shows it: all members, and the readable part of one that was cut off."""
         rest, text = (self.out / "log.gz").read_bytes(), b""
         while rest:
             member = zlib.decompressobj(31)

@@ -1,6 +1,6 @@
-"""The scripts for machines with a real GPU: they say where there is none, and work on a simulated one.
+"""The scripts for machines with a real GPU: without one they say so, and on a simulated one they work.
 
-What they find on a simulated card says nothing of hardware; a computed result is not checked there.
+Their results on a simulated card say nothing about hardware, and computed values are not checked.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ import places
 
 SCRIPTS = REPOSITORY / "bench/gpu"
 CASES_FOLDER = SCRIPTS / "cases"
-#: Without what a run on a card sets for all of its programs.
+#: The environment without the variables of a run on a card.
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("XPU_GPU_")}
 SKIPPED = 77
-#: What runs programs in slices itself.
+#: Scripts that run programs in slices themselves.
 OUTSIDE = ("answers.py", "used_memory.py", "run")
 CASES = [
     *(("torch_limit.py", case) for case in ("caching", "expandable", "graphs", "processes", "nccl")),
@@ -76,7 +76,7 @@ def test_without_a_driver_all_is_skipped(script: str) -> None:
     assert done.stdout.startswith("skipped: no NVIDIA driver")
 
 
-def test_all_that_needs_no_framework_holds_on_a_simulated_card(
+def test_scripts_without_a_framework_pass_on_a_simulated_card(
     up: Callable[..., SimState], installed: Path, tmp_path: Path
 ) -> None:
     state = up("1xT4-R580")
@@ -95,7 +95,7 @@ def test_all_that_needs_no_framework_holds_on_a_simulated_card(
     }
     text = record.read_text()
     assert "Tesla T4, 580.105.08" in text and "simulated" in text
-    # Figures of what passed are kept, and each script's whole output.
+    # The figures of passed scripts are kept, and each script's whole output.
     assert "262.0 MiB used, 262.0 MiB reported by the driver" in text
     assert "cuMemAlloc gets: 2048.0 MiB" in (tmp_path / "record-logs/limit.log").read_text()
     assert [json.loads(line)["name"] for line in results.read_text().splitlines()] == list(outcomes)
@@ -106,7 +106,7 @@ def test_all_that_needs_no_framework_holds_on_a_simulated_card(
         assert re.search(f"{each}.*: none", text), each
 
 
-def test_the_facts_of_a_machine_are_of_the_simulated_card_that_stands_in_for_its_own(
+def test_the_facts_of_a_machine_are_those_of_the_simulated_card(
     up: Callable[..., SimState],
 ) -> None:
     words = [sys.executable, str(SCRIPTS / "lent/facts.py")]
@@ -118,14 +118,14 @@ def test_the_facts_of_a_machine_are_of_the_simulated_card_that_stands_in_for_its
     assert len(facts["load average"].split()) == 3
 
 
-def test_a_run_of_which_all_is_skipped_is_skipped(up: Callable[..., SimState], tmp_path: Path) -> None:
+def test_a_run_whose_scripts_are_all_skipped_is_skipped(up: Callable[..., SimState], tmp_path: Path) -> None:
     words = ["--root", up("1xT4-R580").root, "--record", str(tmp_path / "record.md")]
     assert run("run", *words, "--only", "vectorAdd").returncode == SKIPPED
     done = run("run", *words, "--only", "vectoradd")
     assert done.returncode == 1 and "nothing has 'vectoradd' in its name: nvidia-smi inside" in done.stderr
 
 
-def test_on_a_host_whose_card_was_seen_a_program_that_finds_none_has_failed(
+def test_a_program_that_finds_no_card_where_one_was_seen_has_failed(
     up: Callable[..., SimState],
 ) -> None:
     root = up("1xT4-R580").root
@@ -137,7 +137,7 @@ def test_on_a_host_whose_card_was_seen_a_program_that_finds_none_has_failed(
         assert done.returncode == status and "no GPU: cuInit gives" in done.stdout, done.stdout
 
 
-def test_a_script_that_hangs_costs_its_time_and_leaves_no_process(
+def test_a_script_that_hangs_is_ended_in_time_and_leaves_no_process(
     up: Callable[..., SimState], tmp_path: Path
 ) -> None:
     state, record, pids = up("1xT4-R580"), tmp_path / "record.md", tmp_path / "pids"
@@ -218,7 +218,7 @@ def outcomes_in(record: Path) -> dict[str, str]:
 def test_a_limit_that_does_not_hold_is_found(
     up: Callable[..., SimState], tmp_path: Path, script: str, said: str
 ) -> None:
-    """With the real libraries where the interposers should be, programs get more than the slice."""
+    """With the real libraries in the place of the interposers, programs get more than the slice."""
     state = up("1xT4-R580")
     (driver,) = Path(state.root).glob("usr/lib/*-linux-gnu")
     uuid = "GPU-" + "-".join("0" * length for length in (8, 4, 4, 4, 12))

@@ -1,7 +1,7 @@
-"""The measuring programs of bench/gpu that compare a slice with the host: answers.py and used_memory.py.
+"""The programs of bench/gpu that compare a slice with the host: answers.py and used_memory.py.
 
-Over the simulated card by the installed runtime; there only copies compute anything. What they say of a fault
-is tried on results that are made up.
+They run on the simulated card, by the installed runtime; there only copies compute anything. Their messages
+about faults are tried on made-up results.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ def test_memory_that_is_not_counted_or_stays_is_a_failure(
     assert failed == [said]
 
 
-def test_what_a_slice_computes_is_compared_with_the_host(
-    up: Callable[..., SimState], installed: Path
-) -> None:
+def test_a_slices_results_are_compared_with_the_hosts(up: Callable[..., SimState], installed: Path) -> None:
     words = ["--place", "sandbox", "--mem", "4G", "--only", "copies", "--only", "sort"]
     done = run("answers.py", up("1xT4-R580"), installed, *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -73,7 +71,7 @@ def test_on_a_small_card_the_slice_has_half_of_it_and_fewer_cases_run_side_by_si
 
 
 def ran(folder: Path, value: bytes, **more: object) -> answers.Ran:
-    """A case of two floats, as answers_inside.py leaves it."""
+    """The files of a case of two floats, as answers_inside.py leaves them."""
     folder.mkdir()
     (folder / "case.a").write_bytes(value)
     entry = {"name": "a", "kind": "float32", "shape": [len(value) // 4], "repeats": True, "holds": True}
@@ -134,14 +132,14 @@ def test_other_bits_are_no_fault_where_kernels_are_chosen_by_timing(
 
 @pytest.fixture
 def hanging(tmp_path: Path) -> Path:
-    """An interpreter whose programs have no end; a line in `begun` beside it for each."""
+    """An interpreter whose programs never end. Each adds a line to `begun` beside it."""
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho begun >> {tmp_path}/begun; echo begun; exec sleep 1000\n")
     python.chmod(0o755)
     return python
 
 
-def test_what_has_no_end_on_the_host_does_not_cost_its_time_in_the_slice(
+def test_a_case_without_end_on_the_host_is_left_out_in_the_slice(
     up: Callable[..., SimState], installed: Path, hanging: Path
 ) -> None:
     words = ["--place", "sandbox", "--only", "copies", "--python", str(hanging), "--timeout", "1"]
@@ -151,7 +149,7 @@ def test_what_has_no_end_on_the_host_does_not_cost_its_time_in_the_slice(
     assert (hanging.parent / "begun").read_text() == "begun\n"
 
 
-def test_what_was_not_compared_when_it_is_told_to_end_is_said(
+def test_cases_not_yet_compared_at_a_termination_are_named(
     up: Callable[..., SimState], installed: Path, hanging: Path
 ) -> None:
     words = ["--root", up("1xT4-R580").root, "--prefix", str(installed), "--python", str(hanging)]
@@ -183,7 +181,7 @@ def test_what_was_not_compared_when_it_is_told_to_end_is_said(
         ((77, "skipped: none"), (77, "skipped: none"), "skipped: case: none"),
     ],
 )
-def test_a_case_that_ends_otherwise_in_the_slice_is_a_failure(
+def test_a_case_that_ends_in_another_way_in_the_slice_is_a_failure(
     capsys: pytest.CaptureFixture[str], native: tuple[int, str], inside: tuple[int, str], said: str
 ) -> None:
     both = [answers.Ran(status, output, Path(os.devnull), {}, []) for status, output in (native, inside)]

@@ -85,15 +85,15 @@ def test_an_allocation_is_seen_with_its_size(programs: Path, wrapped: str) -> No
     assert "ok: 256 MiB are an RM_ALLOC of class 0x40 with their size at byte 64" in text
 
 
-def test_an_allocation_that_is_otherwise_is_told(programs: Path) -> None:
+def test_an_allocation_of_another_size_is_reported(programs: Path) -> None:
     status, text = boundary(programs, "trace", str(255 * MIB), "0")
     assert status == 1
     assert f"RM_ALLOC of class 0x40: 1, the largest of {255 * MIB} bytes" in text
     assert failures(text) == ["FAILED: 256 MiB are an RM_ALLOC of class 0x40 with their size at byte 64"]
 
 
-def test_a_control_is_made_again_on_a_copy_of_the_descriptor(programs: Path) -> None:
-    """The file is none of a driver: the copy is one of that file, so that the kernel refuses the ioctl."""
+def test_a_control_is_repeated_on_a_copy_of_the_descriptor(programs: Path) -> None:
+    """The file has no driver: the copy is of that file, and the kernel refuses the ioctl."""
     status, text = boundary(programs, "duplicate", "0", "0", "stay")
     assert status == 0, text
     refused = "the ioctl fails: Inappropriate ioctl for device"
@@ -125,7 +125,7 @@ def test_time_slices_are_measured_though_no_channel_group_is_seen(
 
 @pytest.fixture(scope="module")
 def stand_ins(programs: Path) -> Path:
-    """Beside them `asks`, and `driver.so`."""
+    """Adds `asks` and `driver.so` to the programs."""
     sources = Path(__file__).parent / "boundary"
     command = ["cc", "-Wall", "-Wextra", "-Werror", "-o"]
     subprocess.run([*command, programs / "asks", sources / "asks.c"], check=True)
@@ -149,13 +149,14 @@ def supervised(
     return done.returncode, done.stdout
 
 
-def test_what_is_more_than_is_left_is_answered_with_no_memory(stand_ins: Path) -> None:
-    """What is let through, the file refuses: error 25, ENOTTY, and a status that nobody wrote."""
+def test_an_allocation_beyond_the_rest_is_answered_with_no_memory(stand_ins: Path) -> None:
+    """The file refuses calls that are let through: error 25, ENOTTY, and a status that nothing has
+    written."""
     status, text = supervised(stand_ins, "refuse", "600", "600", "400", "free", "w600", "w600", "400")
     made, refused = "error 25, status 0xffff", "error 0, status 0x51"
     asked = [line.split(" MiB, ")[1].split(", at")[0] for line in text.splitlines() if "asked:" in line]
     assert asked == [made, refused, made, made, refused, refused], text
-    # Ioctls of other numbers and sizes do not come to the supervisor.
+    # Ioctls of other numbers and sizes do not reach the supervisor.
     assert "notifications, start and context: 7, 3 refused" in text
     assert "most counted: 1000.0 MiB" in text and status == 0
 
@@ -179,7 +180,7 @@ def test_an_ioctl_that_fails_for_the_supervisor_fails_for_the_program(stand_ins:
 def test_the_supervised_program_of_cuda_goes_through_its_steps(
     stand_ins: Path, up: Callable[..., SimState], name: str
 ) -> None:
-    """With a libcuda that asks the driver: all holds but that kernels compute, which they do not there."""
+    """With a libcuda that asks the driver all checks hold, except that kernels compute: they do not there."""
     (libraries,) = Path(up("1xT4-R580").root).glob("usr/lib/*-linux-gnu")
     _, text = supervised(stand_ins, name, driver=True, libraries=libraries)
     assert failures(text) and all(
@@ -197,7 +198,7 @@ def test_the_supervised_program_of_cuda_goes_through_its_steps(
         assert "free 600.0, so used 400.0; NVML: total " in text
 
 
-def test_time_slices_that_change_nothing_are_told(stand_ins: Path, up: Callable[..., SimState]) -> None:
+def test_time_slices_that_change_nothing_are_reported(stand_ins: Path, up: Callable[..., SimState]) -> None:
     (libraries,) = Path(up("1xT4-R580").root).glob("usr/lib/*-linux-gnu")
     status, text = supervised(stand_ins, "timeslice", driver=True, libraries=libraries)
     assert "SET_TIMESLICE to 16384 us: 0x5c: get 0x0 (2048 us), set 0x0\n" in text

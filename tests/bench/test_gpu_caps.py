@@ -1,4 +1,4 @@
-"""How bench/gpu/caps.py judges what loads got done, on made-up logs."""
+"""How bench/gpu/caps.py judges the work of loads, on made-up logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runner import Runner
 from shares import Alone
 
 RECORD = Record(SimpleNamespace(json="", programs=""))  # type: ignore[arg-type]
-#: A unit takes 1.6 ms at 1500 MHz, at the power limit, and 1.4 ms at 2000: not in proportion.
+#: A unit takes 1.6 ms at 1500 MHz, at the power limit, and 1.4 ms at 2000 MHz: not in proportion.
 SLOW, FAST = (1500.0, 0.0016), (2000.0, 0.0014)
 LIMITED = Alone(625.0, 1500.0, (SLOW, (1800.0, 0.0015), FAST))
 
@@ -36,13 +36,13 @@ def failures(text: str) -> list[str]:
 
 
 def paced(unit: float, cap: float, seconds: float = 8.0) -> list[tuple[float, int]]:
-    """A unit at a time, after each a pause, so that the device is busy for `cap` % of the time."""
+    """One unit at a time, with a pause after each, so that the device is busy for `cap` % of the time."""
     each = 100 * unit / cap
     return [(each * i + unit, i + 1) for i in range(int(seconds / each))]
 
 
 class Loaded:
-    """A load that completes its units at these rates, one after another for two seconds."""
+    """A load that completes units at these rates, one after another for two seconds."""
 
     pid = 1
 
@@ -71,7 +71,7 @@ def judged(
     alone: Alone = LIMITED,
     native: Sequence[float] = (),
 ) -> caps.Session:
-    """One phase of loads with these caps, which have these rates, at that clock."""
+    """One phase of loads with these caps and rates, at this clock."""
     monkeypatch.setattr("caps.time.sleep", lambda seconds: None)
     monkeypatch.setattr(card, "_failed", [])
     options: Any = SimpleNamespace(loads="spin", seconds=4.0, tiny=False)
@@ -92,8 +92,9 @@ def judged(
 # ---- one alone ----
 
 
-def test_a_share_is_of_the_device_s_time_though_work_does_not_follow_the_clock() -> None:
-    """Busy for half of the time at full clock: work is 57 % of the host's, and 43 % scaled by the clock."""
+def test_a_share_is_of_the_devices_time_though_work_does_not_follow_the_clock() -> None:
+    """Busy for half of the time at full clock: the work is 57 % of the host's, and 43 % scaled by the
+    clock."""
     done = paced(0.0014, 50)
     found = shares.outcome(done, 2.0, 4.0, LIMITED.unit(2000), (50, 50))
     assert found.got == pytest.approx(50, abs=0.1) and found.worst < 0.1
@@ -104,11 +105,11 @@ def test_a_share_is_of_the_device_s_time_though_work_does_not_follow_the_clock()
 @pytest.mark.parametrize(
     ("clock", "taken"), [(1800, 1.5), (1650, 1.55), (1900, 1.45), (1400, 1.6), (2100, 1.4)]
 )
-def test_a_unit_takes_what_was_measured_at_the_clock(clock: float, taken: float) -> None:
+def test_a_unit_takes_the_time_measured_at_its_clock(clock: float, taken: float) -> None:
     assert LIMITED.unit(clock) == pytest.approx(taken / 1e3)
 
 
-def test_what_was_measured_at_one_clock_is_taken_as_its_mean() -> None:
+def test_measurements_at_one_clock_are_averaged() -> None:
     assert Alone(1, 1980, ((1980, 1.0), (1979.2, 2.0), (1470, 9.0))).unit(1985) == pytest.approx(1.5)
     assert Alone(1, 0, ((0, 1.0), (0, 2.0))).unit(0) == pytest.approx(1.5)
 
@@ -139,14 +140,14 @@ def test_a_share_that_swings_is_found_though_its_mean_is_right(
     assert "worst 2-s window 30" in failures(capsys.readouterr().out)[0]
 
 
-def test_what_a_load_does_not_use_on_the_host_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_a_load_does_not_use_on_the_host_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """600 units of half a millisecond use 30 % of a card."""
     light = Alone(600.0, 1500.0, ((1500.0, 0.0005),))
     assert judged(monkeypatch, 1500, [600] * 5, alone=light).failed == 0
     assert judged(monkeypatch, 1500, [500] * 5, alone=light).failed == 1
 
 
-def test_a_clock_at_which_nothing_was_measured_is_told(
+def test_a_clock_without_a_measurement_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     judged(monkeypatch, 1485, [0.5 / 0.0016] * 5)
@@ -158,7 +159,7 @@ def test_a_clock_at_which_nothing_was_measured_is_told(
 # ---- beside each other ----
 
 
-def test_what_cannot_be_had_without_caps_is_not_due(
+def test_a_share_that_is_out_of_reach_without_caps_is_not_due(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = [[0.3 * 625] * 5, [0.62 * 625] * 5]
@@ -172,12 +173,12 @@ def test_what_cannot_be_had_without_caps_is_not_due(
     assert judged(monkeypatch, 1500, *rates, native=(49, 49), **how).failed == 1
 
 
-def test_beside_another_none_has_more_than_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_another_load_none_has_more_than_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = [[0.36 * 625] * 5, [0.6 * 625] * 5]
     assert judged(monkeypatch, 1500, *rates, wanted=(30, 70), native=(40, 40)).failed == 1
 
 
-def test_who_waits_need_not_have_more_than_it_gets_without_a_cap() -> None:
+def test_a_load_that_waits_is_due_no_more_than_it_gets_without_a_cap() -> None:
     waits = Alone(700.0, 2000.0, ((2000.0, 0.0014),), waits=True)
     assert shares.due((30, 70), (LIMITED, waits), (55, 40)) == [
         pytest.approx((28.5, 30)),
@@ -186,15 +187,15 @@ def test_who_waits_need_not_have_more_than_it_gets_without_a_cap() -> None:
     assert shares.due((30, 70), (LIMITED, LIMITED), (55, 40))[1] == pytest.approx((66.5, 70))
 
 
-def test_caps_that_leave_enough_for_all_are_due_whole() -> None:
+def test_caps_that_leave_enough_for_all_loads_are_due_in_full() -> None:
     assert shares.due((25, 25), (LIMITED, LIMITED), (48, 48)) == [(25, 25), (25, 25)]
 
 
-# ---- what loads write down ----
+# ---- the logs of loads ----
 
 
 class Device:
-    """A load of units of 2 ms, of which each has to be asked for: `held` seconds of the host before each."""
+    """A load of units of 2 ms. The host takes `held` seconds to ask for each."""
 
     waits = False
 
@@ -230,7 +231,7 @@ class Device:
 
 
 class Journal:
-    """Wants the same for so many lines."""
+    """Wants the same for that many lines."""
 
     def __init__(self, what: int, busy: int) -> None:
         self._what, self.busy, self.lines = what, busy, list[tuple[Any, ...]]()
@@ -250,13 +251,13 @@ def written(monkeypatch: pytest.MonkeyPatch, what: int, held: float, busy: int =
     return journal.lines
 
 
-def test_units_that_lie_behind_each_other_tell_what_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queued_units_show_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, units, seconds, of = written(monkeypatch, load.RUN, held=0.0005)[-1]
     assert of > 0.9 * units and seconds / of == pytest.approx(0.002)
 
 
-def test_units_that_were_held_back_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cap that lets one go at a time, after a pause: between two events lies the pause, too."""
+def test_held_back_units_do_not_show_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cap lets one unit go at a time, after a pause. The pause lies between two events, too."""
     (_, first, before, *_), *_, (_, last, units, seconds, of) = written(monkeypatch, load.RUN, held=0.004)
     assert of == seconds == 0
     assert (last - first) / (units - before) == pytest.approx(0.004)
@@ -271,7 +272,7 @@ def test_bursts_keep_the_device_as_busy_as_they_should(monkeypatch: pytest.Monke
     assert of == pytest.approx(0.75 * units, rel=0.02) and seconds / of == pytest.approx(0.002)
 
 
-def test_what_a_unit_took_is_read_of_a_part_of_the_log(tmp_path: Path) -> None:
+def test_the_time_of_a_unit_is_read_from_a_part_of_the_log(tmp_path: Path) -> None:
     place: Any = SimpleNamespace(shared=tmp_path, kind="native", machine=SimpleNamespace(python="python3"))
     place.start = lambda words: SimpleNamespace(pid=1)
     runner = Runner(place, "matmul")
@@ -287,7 +288,7 @@ def test_what_a_unit_took_is_read_of_a_part_of_the_log(tmp_path: Path) -> None:
     assert runner.done(3.5) == [(3.0, 20), (4.0, 20), (5.0, 30)]
 
 
-def test_the_driver_s_samples_of_a_time_are_told() -> None:
+def test_the_drivers_samples_of_a_period_are_reported() -> None:
     now = int(time.time() * 1e6)
     asked: list[int] = []
 

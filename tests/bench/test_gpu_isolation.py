@@ -1,4 +1,4 @@
-"""The script that looks at a container's work while another one goes wrong, on a simulated card."""
+"""The script that watches a container's work while another container fails, on a simulated card."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from record import Record  # noqa: E402
 
 
 class Child:
-    """A program that has said so, and with `status` has ended."""
+    """A program that has printed `said`, and has ended if it has a `status`."""
 
     def __init__(self, said: str, status: int | None = None) -> None:
         self._said, self._status = said, status
@@ -42,7 +42,7 @@ class Child:
         (90.0, None, [0, 64 << 20], "+64 MiB of the card stay"),
     ],
 )
-def test_what_does_not_stay_apart_is_found(
+def test_a_lack_of_isolation_is_found(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     rate: float,

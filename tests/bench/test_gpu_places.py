@@ -1,6 +1,7 @@
-"""Where measuring programs run (bench/gpu/places.py): a program sees the card or its slice; nothing is left.
+"""The places of measuring programs (bench/gpu/places.py): a program sees the card or its slice, and leaves
+nothing.
 
-On a simulated card, by the installed runtime and the real runc.
+They are on a simulated card, by the installed runtime and the real runc.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
 import places
 
 GIB = 1 << 30
-#: Says how large the card is, starts a child in a session of its own, and with a word waits.
+#: Prints the card's size and starts a child in a session of its own. With an argument it waits.
 PROGRAM = """
 import ctypes, subprocess, sys
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -75,7 +76,7 @@ def test_a_program_sees_the_card_or_its_slice(machine: places.Machine, kind: str
 
 
 @pytest.mark.parametrize("kind", places.KINDS)
-def test_at_its_time_a_program_is_killed_with_its_children(machine: places.Machine, kind: str) -> None:
+def test_at_its_timeout_a_program_is_killed_with_its_children(machine: places.Machine, kind: str) -> None:
     with places.opened(kind, machine=machine, memory="2G") as place:
         done = place.run([*WORDS, "wait"], timeout=5)
         assert done.returncode == places.TIMED_OUT
@@ -84,7 +85,7 @@ def test_at_its_time_a_program_is_killed_with_its_children(machine: places.Machi
 
 
 @pytest.mark.parametrize("kind", ["sandbox", "container"])
-def test_what_a_program_has_is_in_the_account_until_it_is_killed(machine: places.Machine, kind: str) -> None:
+def test_a_programs_memory_is_in_the_account_until_it_is_killed(machine: places.Machine, kind: str) -> None:
     with places.opened(kind, machine=machine, memory="2G", cores=30) as place:
         child = place.start([*WORDS, "wait"])
         _until(lambda: "waits" in child.output())
@@ -115,7 +116,7 @@ def test_containers_beside_each_other_are_on_one_node(machine: places.Machine) -
         assert one.name in (told := one.xpu("ps", "--json")) and other.name in told
 
 
-def test_what_a_killed_run_has_left_is_removed_by_the_next(machine: places.Machine) -> None:
+def test_the_next_run_removes_a_killed_runs_leftovers(machine: places.Machine) -> None:
     script = f"""
 import os, signal, sys
 sys.path.insert(0, {str(REPOSITORY / "bench/gpu")!r})
@@ -136,8 +137,8 @@ with places.opened("container", machine=machine, memory="2G") as place:
     assert folder not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_what_a_container_writes_is_not_on_the_host(machine: places.Machine) -> None:
-    """Nor are the runtime's mount points, which it makes in the system's folders."""
+def test_a_containers_files_are_not_on_the_host(machine: places.Machine) -> None:
+    """The runtime's mount points, which it makes in the system's folders, are not there either."""
     system = places.Machine(machine.prefix, machine.root, "/usr/bin/python3", machine.driver)
     name = f"xpu-written-{os.getpid()}"
     with places.opened("container", machine=system, memory="2G") as place:
@@ -154,7 +155,7 @@ def test_what_a_container_writes_is_not_on_the_host(machine: places.Machine) -> 
     assert not (REPOSITORY / name).exists()
 
 
-def test_of_the_host_a_container_may_write_to_its_shared_folder_alone(machine: places.Machine) -> None:
+def test_a_container_may_write_only_to_its_shared_folder_of_the_host(machine: places.Machine) -> None:
     with places.opened("container", machine=machine, memory="2G") as place:
         spec = json.loads((place.folder / f"bundle-{place.name}/config.json").read_text())
         binds = {each["destination"]: each["options"] for each in spec["mounts"] if each["type"] == "bind"}

@@ -1,9 +1,8 @@
-"""The scripts that measure launches, caps, what the driver reports, MPS, and the kernel driver's boundary.
+"""The scripts that measure launches, caps, the driver's reports, MPS, and the kernel driver's boundary.
 
-How caps are judged: test_gpu_caps.py.
+test_gpu_caps.py has the judgement of caps.
 
-They run on a simulated card, and find what is wrong. How long anything takes there, and how well a cap holds,
-is not asserted.
+They run on a simulated card, and find faults. Times and shares are not asserted.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ RECORD = Record(SimpleNamespace(json="", programs=""))  # type: ignore[arg-type]
 def small(
     up: Callable[..., SimState], installed: Path, tmp_path: Path
 ) -> Callable[..., tuple[int, str, list[dict[str, Any]]]]:
-    """Runs a script in short on a simulated card: its status, what it printed, and its lines of JSON."""
+    """Runs a script in short on a simulated card. Returns its status, its output, and its lines of JSON."""
     root = up("1xT4-R580").root
 
     def run(name: str, *words: str, how: str = "--small") -> tuple[int, str, list[dict[str, Any]]]:
@@ -62,10 +61,10 @@ def failures(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("status", [0, 1, 77])
-def test_of_what_a_program_prints_only_figures_are_figures(
+def test_only_a_programs_figures_are_taken_from_its_output(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, status: int
 ) -> None:
-    """A program that finds no GPU on a host that has one has failed, too."""
+    """A program that finds no GPU on a host with one has failed, too."""
     printed = (
         "launch 2012.5\nlibcuda: a warning of 12.5\nleft behind and killed: 7 (sleep)\ngraph launch 3.0\n"
     )
@@ -82,7 +81,7 @@ def test_of_what_a_program_prints_only_figures_are_figures(
     assert text.startswith("FAILED: ") == bool(status) and text.endswith(f": {said}\n")
 
 
-def test_on_a_card_without_room_for_frameworks_caps_are_measured_with_other_loads(small: Small) -> None:
+def test_on_a_card_too_small_for_frameworks_caps_are_measured_with_other_loads(small: Small) -> None:
     words = ("--caps", "30", "--turns", "1", "--seconds", "1")
     status, text, results = small("caps.py", *words, how="--no-pairs")
     assert status in (0, 1), text
@@ -101,7 +100,7 @@ def test_pairs_are_measured_on_the_host_too(small: Small) -> None:
     assert len(found["four of spin at 25"]["outcomes"]) == 4
 
 
-def test_how_the_driver_reports_is_asked(small: Small) -> None:
+def test_the_drivers_reports_are_measured(small: Small) -> None:
     status, text, _ = small("reported.py")
     assert status == 0, text
     assert re.search(r"pids, pid namespace: \d+ inside, \d+ on the host", text)
@@ -120,7 +119,7 @@ def test_how_the_driver_reports_is_asked(small: Small) -> None:
         ("server", "exit 1", "the MPS server ends at once; control.log: "),
     ],
 )
-def test_what_the_programs_of_mps_say_that_fail_is_told(
+def test_the_output_of_failing_mps_programs_is_reported(
     small: Small, run_dir: Path, program: str, script: str, told: str
 ) -> None:
     (path,) = run_dir.rglob(f"usr/bin/nvidia-cuda-mps-{program}")
@@ -133,7 +132,7 @@ def test_what_the_programs_of_mps_say_that_fail_is_told(
     assert "ok: host afterwards: kernels run" in text
 
 
-def test_the_logs_of_mps_are_lines_of_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_logs_of_mps_are_in_the_steps_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run/devices/mps/GPU-1/log"
     folder.mkdir(parents=True)
     (folder / "control.log").write_text("first: line\n" + "more\n" * mps.LINES)
@@ -145,7 +144,7 @@ def test_the_logs_of_mps_are_lines_of_the_step(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(("rate", "held"), [("30.5", True), ("20", True), ("60", False)])
-def test_a_container_that_has_more_than_its_part_under_mps_is_found(
+def test_a_container_with_more_than_its_part_under_mps_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rate: str, held: bool
 ) -> None:
     monkeypatch.setattr(card, "_failed", [])
@@ -153,14 +152,14 @@ def test_a_container_that_has_more_than_its_part_under_mps_is_found(
     assert bool(failures(capsys.readouterr().out)) != held
 
 
-def test_told_to_end_mps_is_told_to_quit_before_anything_is_killed(
+def test_at_a_termination_mps_quits_before_anything_is_killed(
     up: Callable[..., SimState], installed: Path
 ) -> None:
     words = ["--root", up("1xT4-R580").root, "--prefix", str(installed), "--seconds", "100"]
     command = [sys.executable, str(SCRIPTS / "mps.py"), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
-        # Both containers have been started when there is a daemon with two clients.
+        # A daemon with two clients means that both containers have started.
         until = time.monotonic() + 60
         while len(_clients()) < 2 and time.monotonic() < until:
             time.sleep(0.02)
@@ -171,7 +170,7 @@ def test_told_to_end_mps_is_told_to_quit_before_anything_is_killed(
 
 
 def _clients() -> list[str]:
-    """Programs of mps.py's containers that compute."""
+    """The computing programs of mps.py's containers."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -181,7 +180,7 @@ def _clients() -> list[str]:
     return found
 
 
-# ---- what is wrong is found ----
+# ---- faults are found ----
 
 
 def report(*, account: int, shown: str = "7=0") -> reported.Report:
@@ -194,7 +193,7 @@ def report(*, account: int, shown: str = "7=0") -> reported.Report:
 
 
 def watched(lag: float, most: int) -> Any:
-    """A driver whose figure of the process grows to `most` so many seconds after the first call."""
+    """A driver whose figure for the process grows to `most`, `lag` seconds after the first call."""
     seen = [(at / 100, 0 if at / 100 < 0.001 + lag else most) for at in range(-50, 100)]
     return SimpleNamespace(of=lambda pid: seen if pid == 4711 else [], errors={})
 
@@ -220,7 +219,7 @@ def test_a_process_of_another_container_is_found(capsys: pytest.CaptureFixture[s
     assert failures(capsys.readouterr().out)
 
 
-def test_a_lag_is_counted_from_the_call_s_return() -> None:
+def test_a_lag_is_counted_from_the_calls_return() -> None:
     step = reported.Step("alloc", 10.0, 10.1, reported.STEP, 0, reported.STEP)
     seen = [(9.9, 100 * MIB), (10.05, 100 * MIB), (10.25, 612 * MIB)]
     assert reported.lags([step], seen) == [pytest.approx(0.15)]

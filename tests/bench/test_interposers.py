@@ -1,4 +1,4 @@
-"""The benchmark of the interposers runs, and says what is over its bound. No number is asserted."""
+"""The benchmark of the interposers runs, and marks numbers over their bounds. No number is asserted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def python(script: str) -> str:
-    """Runs it where bench/interposers.py can be imported."""
+    """Runs a script that can import bench/interposers.py."""
     first = f"import sys; sys.path[:0] = [{str(REPOSITORY / 'bench')!r}]\nimport interposers\n"
     done = subprocess.run([sys.executable, "-c", first + script], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
@@ -30,7 +30,7 @@ def test_every_number_is_measured() -> None:
     names = [measurement[0] for measurement in measurements]
     assert len(names) == len(set(names)) == 21
     for name, without, with_interposers, _ in measurements:
-        # What a process stood in line for a processor is counted around what is timed.
+        # The time that a process waited for a processor is counted around each measured call.
         least = 0 if "line" in name or "processes" in name else 1e-3
         assert without >= least and with_interposers >= least, name
     bounds = {name: bound for name, _, _, bound in measurements if bound is not None}
@@ -39,7 +39,7 @@ def test_every_number_is_measured() -> None:
     assert bounds["a process's start, all three"] == 2e6
 
 
-def test_what_is_over_its_bound_is_marked() -> None:
+def test_a_figure_over_its_bound_is_marked() -> None:
     script = "print(interposers.table('t', [interposers.Measurement('slow', 10, 2000, 1000)"
     script += ", interposers.Measurement('quick', 10, 12, 5), interposers.Measurement('free', 10, 99999)]))"
     lines = python(script).splitlines()

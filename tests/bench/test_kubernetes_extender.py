@@ -1,4 +1,4 @@
-"""The extender's benchmark runs, on a few nodes: its figures mean nothing here."""
+"""The extender's benchmark runs on a few nodes. Its figures mean nothing here."""
 
 from __future__ import annotations
 

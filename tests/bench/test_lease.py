@@ -1,6 +1,6 @@
-"""The three runs on a machine that is lent (bench/gpu/lease), on a simulated card: what is set up and left.
+"""The three runs on a lent machine (bench/gpu/lease), on a simulated card: their set-up and their results.
 
-What is measured is not looked at: a simulated card's figures say nothing of a real one's.
+The measured numbers are not judged: a simulated card's figures say nothing about a real one's.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ import kit as kits
 import runs
 
 pytestmark = pytest.mark.timeout(900)
-#: What is seen of what a run prints, and what is brought back.
+#: The limits of a run's visible output, and of the files that are brought back.
 MOST_PRINTED, MOST_FILES, MOST_BYTES = 12_000, 8, 16 << 20
 SET_UP = ("facts", "set-up")
-#: A virtual environment with PyTorch: then the whole runs are tried, which take half an hour.
+#: With a virtual environment with PyTorch the whole runs are tried. They take half an hour.
 BY_HAND = "XPU_LEASE_PYTHON" in os.environ
-#: Its contexts take memory, as a real card's do.
+#: The card's contexts take memory, as a real card's do.
 CARD = {"model": os.environ.get("XPU_LEASE_CARD", "T4"), "context_mib": 518 if BY_HAND else 300}
-#: Steps that judge times, about which two processors that do other things say anything.
+#: Steps that judge times. On two busy processors they may pass or fail.
 TIMED = ("launches", "caps", "mps")
-#: What each step says, beside that checks held.
+#: The lines of each step, beyond checks that held.
 SAYS = {
     "used memory": (
         r"1 GiB by cuMemAlloc, MiB: card \+1324, account \+1324, difference \+0",
@@ -69,9 +69,9 @@ SAYS = {
 
 @pytest.fixture
 def lent(up: Callable[..., SimState], tmp_path: Path, kit: Path) -> Iterator[Callable[..., LentMachine]]:
-    """Machines that are closed when the test ends; arguments as LentMachine's."""
+    """Machines that are closed when the test ends. The arguments are LentMachine's."""
     made: list[LentMachine] = []
-    # PyTorch takes no driver that does not say that it is NVIDIA's (sim/README.md).
+    # PyTorch takes only a driver that says that it is NVIDIA's (sim/README.md).
     native = {"native": str(simulation.build("sim-cudart", "CUDART=1"))} if BY_HAND else {}
     state = up({"driver": "R580", "gpus": [CARD]}, **native)
 
@@ -86,7 +86,7 @@ def lent(up: Callable[..., SimState], tmp_path: Path, kit: Path) -> Iterator[Cal
 
 
 class Left:
-    """What a run has left, and has printed."""
+    """The files and the output of a run."""
 
     def __init__(self, machine: LentMachine, run: int, printed: str) -> None:
         self.folder = folder = machine.path(OUT) / str(run)
@@ -95,7 +95,7 @@ class Left:
         assert len(files) <= MOST_FILES and all(path.stat().st_size < MOST_BYTES for path in files)
         self.printed, self.log = printed, _unpacked((folder / "log.gz").read_bytes())
         self.summary = (folder / "summary.md").read_text() if (folder / "summary.md").exists() else ""
-        # Who kills it may come between a line and its end.
+        # A kill may come between a line and its end.
         lines = (folder / "results.jsonl").read_text().rpartition("\n")[0].splitlines()
         self.results: list[dict[str, Any]] = [json.loads(line) for line in lines]
 
@@ -108,12 +108,12 @@ class Left:
         return {each["name"]: each["value"] for each in values}
 
     def output(self, step: str) -> str:
-        """What a step has printed."""
+        """The output of a step."""
         _, _, rest = self.log.partition(f"===== {step},")
         return rest.partition("\n===== ")[0]
 
     def measured(self) -> dict[str, dict[str, Any]]:
-        """The lines of measurements by their names."""
+        """The measurements by name."""
         lines = (self.folder / "measured.jsonl").read_text().splitlines()
         return {each["name"]: each for each in map(json.loads, lines)}
 
@@ -125,7 +125,7 @@ class Left:
 
 
 def _unpacked(data: bytes) -> str:
-    """As zcat shows it: every member, and of one that was cut off what there is."""
+    """The log as zcat shows it: all members, and the readable part of one that was cut off."""
     text = b""
     while data:
         member = zlib.decompressobj(31)
@@ -143,29 +143,29 @@ def names(number: int) -> list[str]:
 
 
 def assert_held(left: Left, but: Mapping[str, tuple[str, ...]] | None = None) -> None:
-    """Each step was ok, or what `but` says of it."""
+    """Checks that each step was ok, or had the outcome in `but`."""
     allowed = but or {}
     wrong = {step: word for step, word in left.outcomes().items() if word not in allowed.get(step, ("ok",))}
     assert not wrong, f"{left.failures()}\n{left.log}"
 
 
 def assert_measured(found: Mapping[str, dict[str, Any]]) -> None:
-    """What launches cost in each place, and a load on the host and under a cap that is changed."""
+    """Checks the costs of launches in each place, and a load on the host and under a cap that changes."""
     places = {"native", "no cap", "cap 100", "cap 50"}
     assert all(set(found[name]["ns"]) == places for name in ("launch", "graph launch", "start"))
     ((low, high, got, mean, worst),) = found["spin at 30"]["outcomes"]
     assert low == high == pytest.approx(30) and got > 0 and worst >= mean >= 0
-    # One point running all the time, the others in bursts: a unit takes what it takes.
+    # One point runs all the time, the others in bursts: a unit takes the same time.
     points = found["spin on the host"]["points"]
     assert len(points) == 4
     assert all(clock > 0 and 0.0003 < taken < 0.002 for clock, taken in points)
 
 
-def test_the_three_runs_go_to_their_end_and_leave_nothing_on_the_machine(
+def test_the_three_runs_complete_and_leave_nothing_on_the_machine(
     lent: Callable[..., LentMachine],
 ) -> None:
     machine = lent()
-    # No kernel driver is behind the nodes of a simulated card.
+    # The nodes of a simulated card have no kernel driver.
     but = {**dict.fromkeys(TIMED, ("ok", "FAILED")), "boundary": ("skipped",)}
     missing: list[tuple[str, str, str]] = []
     for number in runs.RUNS:
@@ -190,7 +190,7 @@ def test_the_three_runs_go_to_their_end_and_leave_nothing_on_the_machine(
     assert not missing
 
 
-def test_without_a_compiler_cgroups_and_the_loader_s_cache_all_comes_from_the_kit(
+def test_without_a_compiler_cgroups_and_the_loaders_cache_all_comes_from_the_kit(
     lent: Callable[..., LentMachine],
 ) -> None:
     machine = lent(compiler=False, cached=False, cgroups="none")
@@ -204,7 +204,7 @@ def test_without_a_compiler_cgroups_and_the_loader_s_cache_all_comes_from_the_ki
     assert (machine.path(OUT) / "3/share/results.json").exists()
 
 
-def test_on_a_machine_with_cgroup_v2_alone_containers_start(lent: Callable[..., LentMachine]) -> None:
+def test_containers_start_on_a_machine_with_cgroup_v2_alone(lent: Callable[..., LentMachine]) -> None:
     left = run(lent(compiler=False, cgroups="v2"), 1, "--only", "containers")
     assert_held(left)
     assert left.said("set-up")["cgroups"].startswith("v2 at /sys/fs/cgroup")
@@ -216,7 +216,7 @@ def test_a_run_that_is_killed_leaves_its_results_and_nothing_for_the_next(
     machine = lent()
     results, only = f"{OUT}/1/results.jsonl", dict.fromkeys(SET_UP, "devices")
     for step in ("facts", "set-up", "containers", "cases"):
-        # When that step has said something; in the end the run itself is over, too.
+        # The kill comes when that step has printed something. The last step may end the run itself.
         script = (
             f"rm -rf {OUT}; bench/gpu/lease 1 --small --only {only.get(step, step)} & "
             f"""until grep -q '"step": "{step}"' {results} 2> /dev/null; do sleep 0.05; done; """
@@ -233,14 +233,14 @@ def test_a_run_that_is_killed_leaves_its_results_and_nothing_for_the_next(
     assert machine.programs() == []
 
 
-def test_with_everything_failing_little_is_printed_and_few_files_are_left(
+def test_a_run_whose_steps_all_fail_prints_little_and_leaves_few_files(
     lent: Callable[..., LentMachine],
 ) -> None:
     machine = lent(with_kit=False, compiler=False, cgroups="none")
     for number in runs.RUNS:
         left = run(machine, number)
         assert list(left.outcomes()) == names(number)
-        # What is there in no form, such as a program that nobody has built, is a tool that is missing.
+        # Anything that is missing in every form, such as a program that is not built, is a missing tool.
         assert set(list(left.outcomes().values())[1:]) <= {"FAILED", "skipped"}
         assert f"FAILED set-up: no kit in {TREE}/build/lease" in left.printed
         for step, word in left.outcomes().items():
@@ -248,7 +248,7 @@ def test_with_everything_failing_little_is_printed_and_few_files_are_left(
         assert left.printed.splitlines()[-1].startswith(f"run {number} (small): ")
 
 
-def test_a_packed_tree_of_other_sources_is_taken_only_if_that_is_asked_for(
+def test_a_packed_tree_of_other_sources_is_taken_only_on_request(
     lent: Callable[..., LentMachine],
 ) -> None:
     machine = lent(compiler=False)
@@ -260,7 +260,7 @@ def test_a_packed_tree_of_other_sources_is_taken_only_if_that_is_asked_for(
     assert_held(run(machine, 1, "--only", "devices", "--any-kit"))
 
 
-def test_without_a_driver_a_run_ends_after_its_set_up_which_says_what_cannot_be_written(
+def test_without_a_driver_a_run_ends_after_its_set_up_which_names_read_only_folders(
     lent: Callable[..., LentMachine],
 ) -> None:
     unwritable = f"mkdir -p {kits.PLACE}; mount -t tmpfs -o ro none {kits.PLACE}"
@@ -272,7 +272,7 @@ def test_without_a_driver_a_run_ends_after_its_set_up_which_says_what_cannot_be_
     assert "no NVIDIA driver found on this machine: nothing to measure" in done.stdout
 
 
-#: The driver in a folder that everybody may write, and in one that the product does not know.
+#: The driver in a folder that every user may write to, and in one that the product does not know.
 _WRITABLE = """
 umount /usr/local/nvidia && mkdir -p /usr/local/nvidia/lib64
 cp -a /run/driver/lib64/. /usr/local/nvidia/lib64
@@ -289,7 +289,7 @@ cp -a /run/driver/lib64/. /usr/local/nvidia/lib/x86_64-linux-gnu
     [(_WRITABLE, "is copied to /opt/nvidia/lib64"), (_UNKNOWN, "ldconfig")],
     ids=["writable by all", "in no known place"],
 )
-def test_a_driver_that_the_product_does_not_take_is_offered_to_it(
+def test_a_driver_in_a_place_that_the_product_rejects_is_made_known_to_it(
     lent: Callable[..., LentMachine], changed: str, how: str
 ) -> None:
     kept = "mkdir -p /run/driver && cp -a /usr/local/nvidia/. /run/driver\n"

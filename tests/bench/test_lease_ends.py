@@ -1,4 +1,5 @@
-"""Steps of a run on a machine that is lent (bench/gpu/lent/steps.py): how they end, and what then is left."""
+"""Steps of a run on a lent machine (bench/gpu/lent/steps.py): their ends, and the processes that they
+leave."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 
 from .stepped import Run, is_running, python, shell, until
 
-#: Leaves a process in another session that holds the pipe, and says which.
+#: Leaves a process in another session that holds the pipe, and prints its pid.
 _DAEMON = """
 import os, sys, time
 if os.fork() == 0:
@@ -22,7 +23,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-#: Leaves a process whose first thread has ended, so that it is shown as a zombie, and says which.
+#: Leaves a process whose first thread has ended, so that it looks like a zombie, and prints its pid.
 _THREAD = """
 import ctypes, os, sys, threading, time
 child = os.fork()
@@ -43,7 +44,7 @@ def test_a_step_that_is_late_is_ended_with_its_group(run: Callable[..., Run]) ->
     assert "no end within 1 s" in done.text()
 
 
-def test_a_step_that_was_late_has_failed_only_if_a_check_did_or_if_it_had_said_nothing(
+def test_a_late_step_has_failed_only_if_a_check_failed_or_it_printed_nothing(
     run: Callable[..., Run],
 ) -> None:
     done = run(shell("late", "echo 'ok: it holds'; sleep 600", seconds=1))
@@ -57,14 +58,14 @@ def test_a_step_that_was_late_has_failed_only_if_a_check_did_or_if_it_had_said_n
     assert "FAILED wrong: the limit" in done.text() and "FAILED mute: late" in done.text()
 
 
-def test_a_step_has_the_grace_that_is_its_own(run: Callable[..., Run]) -> None:
+def test_each_step_has_its_own_grace(run: Callable[..., Run]) -> None:
     stubborn = "trap '' TERM; echo 'ok: begun'; while :; do sleep 0.1; done"
     done = run(shell("short", stubborn, seconds=1, grace=0.5), shell("long", stubborn, seconds=1, grace=6))
     short, long = (each["seconds"] for each in done.results(kind="step"))
     assert 1.4 < short < 4 < 6.9 < long
 
 
-def test_the_last_step_has_all_that_is_left(run: Callable[..., Run]) -> None:
+def test_the_last_step_has_all_of_the_remaining_time(run: Callable[..., Run]) -> None:
     done = run(shell("one", "sleep 3; echo 'ok: done'", seconds=1, last=True), seconds=30)
     assert done.outcomes() == {"one": "ok"}
 
@@ -83,15 +84,15 @@ def test_a_daemon_that_holds_the_pipe_in_another_session_is_ended(run: Callable[
     assert done.results(kind="step", step="daemon")[0]["seconds"] < 15
 
 
-def test_a_process_of_which_only_a_later_thread_runs_is_ended(run: Callable[..., Run]) -> None:
+def test_a_process_whose_first_thread_has_ended_is_ended(run: Callable[..., Run]) -> None:
     done = run(python("thread", _THREAD))
     assert done.outcomes() == {"thread": "ok"}
     (said,) = done.results(name="thread of")
     assert not Path("/proc", said["value"]).exists()
 
 
-def test_an_orphan_that_ends_is_gone_while_its_step_runs(run: Callable[..., Run]) -> None:
-    """As on a machine with an init: who waits until it is gone would wait for ever."""
+def test_an_ended_orphan_is_reaped_while_its_step_runs(run: Callable[..., Run]) -> None:
+    """An init would reap it too. A program that waits for the orphan's end must not wait for ever."""
     orphan = """
 import os, sys, time
 read, write = os.pipe()
@@ -126,14 +127,14 @@ def test_a_step_that_no_longer_fits_is_left_out(run: Callable[..., Run]) -> None
     assert "left out long" in done.text() and "it wants 60" in done.text()
 
 
-def test_a_step_has_what_is_left_of_the_run(run: Callable[..., Run]) -> None:
+def test_a_step_has_at_most_the_runs_remaining_time(run: Callable[..., Run]) -> None:
     done = run(shell("long", "sleep 600", seconds=8), seconds=12)
     assert done.outcomes() == {"long": "late"}
     assert done.results(kind="step")[0]["seconds"] < 12
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
-def test_a_run_that_is_ended_leaves_what_it_had(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_terminated_run_leaves_its_results(tmp_path: Path, number: signal.Signals) -> None:
     steps = [
         shell("first", "echo 'a value: 1'"),
         shell("second", "echo 'another: 2'; echo 'a line of' 'the log'; sleep 600", seconds=90),
@@ -156,7 +157,7 @@ def test_a_run_that_is_ended_leaves_what_it_had(tmp_path: Path, number: signal.S
 
 
 @pytest.mark.parametrize("least", [1, 200, 1500])
-def test_a_run_that_was_killed_is_readable_at_every_moment(tmp_path: Path, least: int) -> None:
+def test_a_killed_runs_results_are_readable_at_every_moment(tmp_path: Path, least: int) -> None:
     noisy = 'i=0; while :; do i=$((i+1)); echo "value $i: $i"; done'
     made = Run(tmp_path / "out", [shell("noisy", noisy)])
     file = made.out / "results.jsonl"
@@ -168,7 +169,7 @@ def test_a_run_that_was_killed_is_readable_at_every_moment(tmp_path: Path, least
     assert made.log().startswith(b"===== noisy")
 
 
-def test_what_a_killed_run_has_left_is_ended_by_the_next(tmp_path: Path, run: Callable[..., Run]) -> None:
+def test_the_next_run_ends_a_killed_runs_processes(tmp_path: Path, run: Callable[..., Run]) -> None:
     first = Run(tmp_path / "first", [python("daemon", _DAEMON + "time.sleep(600)")])
     until(lambda: (first.out / "results.jsonl").exists() and first.results(name="daemon") != [], "no daemon")
     daemon = int(first.results(name="daemon")[0]["value"])
@@ -180,7 +181,7 @@ def test_what_a_killed_run_has_left_is_ended_by_the_next(tmp_path: Path, run: Ca
     assert done.outcomes() == {"next": "ok"}
 
 
-def test_what_a_run_that_lives_has_started_is_left_alone(tmp_path: Path, run: Callable[..., Run]) -> None:
+def test_a_living_runs_processes_are_left_alone(tmp_path: Path, run: Callable[..., Run]) -> None:
     first = Run(tmp_path / "first", [shell("waits", 'echo "child: $$"; sleep 600')])
     until(lambda: (first.out / "results.jsonl").exists() and first.results(name="child") != [], "no child")
     run(shell("next", "true"))

@@ -1,4 +1,4 @@
-"""The program bench/gpu/lease by itself, and the kit that it takes to a machine (packaging/lease.py)."""
+"""The program bench/gpu/lease by itself, and its kit for a machine (packaging/lease.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import kit as kits
 # ---- the program ----
 
 
-def test_a_step_that_no_run_has_is_refused_and_those_that_it_has_are_named() -> None:
+def test_an_unknown_step_is_refused_and_the_known_ones_are_named() -> None:
     words = [
         sys.executable,
         "-B",
@@ -36,7 +36,7 @@ def test_a_step_that_no_run_has_is_refused_and_those_that_it_has_are_named() -> 
     assert "no step of this run has 'anwsers'" in done.stderr and "used memory, answers, cases" in done.stderr
 
 
-def test_the_card_is_held_open_and_one_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
+def test_the_card_is_held_open_and_a_hanging_one_delays_nothing(tmp_path: Path) -> None:
     script = """
 import os, runpy, sys, time
 keep_awake = runpy.run_path(sys.argv[1])["keep_awake"]
@@ -70,7 +70,7 @@ def test_the_same_files_make_the_same_kit(kit: Path) -> None:
     assert {path: path.read_bytes() for path in kit.rglob("*") if path.is_file()} == before
 
 
-def test_a_kit_says_what_is_in_it_and_is_refused_when_that_is_not_so(kit: Path, tmp_path: Path) -> None:
+def test_a_kit_lists_its_files_and_is_refused_if_they_differ(kit: Path, tmp_path: Path) -> None:
     folder = tmp_path / "kit"
     shutil.copytree(kit, folder)
     manifest = kits.read(folder)
@@ -97,13 +97,13 @@ def test_a_kit_says_what_is_in_it_and_is_refused_when_that_is_not_so(kit: Path, 
         '{"format": 1, "files": [], "sources": [], "commit": ""}',
     ],
 )
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_invalid_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / kits.MANIFEST).write_text(text)
     with pytest.raises(kits.KitError, match="run `make lease`"):
         kits.read(tmp_path)
 
 
-def test_a_kit_that_is_too_large_names_what_makes_it_so(
+def test_a_kit_that_is_too_large_names_its_largest_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kits, "MOST", 1000)

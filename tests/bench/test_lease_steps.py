@@ -1,4 +1,4 @@
-"""Steps of a run on a machine that is lent (bench/gpu/lent/steps.py): what is kept and printed."""
+"""Steps of a run on a lent machine (bench/gpu/lent/steps.py): their files and their output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stepped import Run, python, shell, until
 sys.path.insert(0, str(REPOSITORY / "bench/gpu/lent"))
 import results as kept
 
-#: What is printed, and brought back: characters, files, bytes of each.
+#: The limits: printed characters, files, and bytes of each file.
 MOST_PRINTED, MOST_FILES, MOST_BYTES = 12_000, 8, 16 << 20
 
 
@@ -36,7 +36,7 @@ def test_a_step_s_lines_are_results_and_its_output_is_in_the_log(run: Callable[.
     assert "| one | ok |" in (done.out / "summary.md").read_text()
 
 
-def test_the_next_step_goes_on_whatever_came(run: Callable[..., Run]) -> None:
+def test_the_next_step_runs_after_any_outcome(run: Callable[..., Run]) -> None:
     done = run(
         shell("fails", "echo 'FAILED: the limit'; exit 1"),
         shell("says so and ends well", "echo 'FAILED: another'"),
@@ -65,7 +65,7 @@ def test_a_run_in_which_every_measuring_step_was_skipped_says_so(run: Callable[.
     assert run(shell("b", no_tool), shell("c", "true")).popen.returncode == 0
 
 
-def test_what_floods_the_log_keeps_its_begin_and_its_last_words(run: Callable[..., Run]) -> None:
+def test_a_step_that_floods_the_log_keeps_its_first_and_last_lines(run: Callable[..., Run]) -> None:
     junk = (
         "import os\nprint('begin: here', flush=True)\n"
         "for _ in range(100): os.write(1, os.urandom(1 << 16))\nprint('\\nlast words')"
@@ -79,7 +79,7 @@ def test_what_floods_the_log_keeps_its_begin_and_its_last_words(run: Callable[..
     assert len(done.printed.read_bytes()) < MOST_PRINTED
 
 
-def test_with_everything_failing_what_is_printed_and_kept_is_bounded(run: Callable[..., Run]) -> None:
+def test_the_output_and_files_of_failing_steps_are_bounded(run: Callable[..., Run]) -> None:
     many = 'i=0; while [ $i -lt 3000 ]; do echo "FAILED: check $i of many, {}"; i=$((i+1)); done; exit 1'
     done = run(*(shell(f"step {number}", many.format("long " * 60)) for number in range(20)))
     assert list(done.outcomes().values()) == ["FAILED"] * 20
@@ -92,7 +92,7 @@ def test_with_everything_failing_what_is_printed_and_kept_is_bounded(run: Callab
     assert len(files) <= MOST_FILES and all(file.stat().st_size < MOST_BYTES for file in files)
 
 
-def test_on_a_full_disk_all_steps_run_and_are_told(tmp_path: Path) -> None:
+def test_on_a_full_disk_all_steps_run_and_are_reported(tmp_path: Path) -> None:
     steps = [shell("first", "seq 100000; echo 'ok: it holds'"), shell("second", "echo 'size: 4'")]
     program = Run.program(tmp_path / "out", steps)
     full = f'mount -t tmpfs -o size=8k full {tmp_path} && exec {sys.executable} -c "$1"'
@@ -103,7 +103,7 @@ def test_on_a_full_disk_all_steps_run_and_are_told(tmp_path: Path) -> None:
     assert "ok       first" in done.stdout and "second: size: 4" in done.stdout and "1 held" in done.stdout
 
 
-def test_folders_in_the_way_and_a_folder_that_goes_away_cost_what_would_be_in_it(
+def test_folders_in_the_way_and_a_folder_that_vanishes_cost_only_their_own_files(
     run: Callable[..., Run], tmp_path: Path
 ) -> None:
     for name in ("log.gz", "results.jsonl", "summary.new"):
@@ -114,7 +114,7 @@ def test_folders_in_the_way_and_a_folder_that_goes_away_cost_what_would_be_in_it
     assert gone.popen.returncode == 0 and "next: size: 4" in gone.text()
 
 
-def test_results_of_an_earlier_run_are_moved_aside_and_those_of_one_that_lives_are_left(
+def test_results_of_an_earlier_run_are_moved_aside_and_a_living_runs_are_left(
     run: Callable[..., Run], tmp_path: Path
 ) -> None:
     run(shell("earlier", "true"))
@@ -128,7 +128,7 @@ def test_results_of_an_earlier_run_are_moved_aside_and_those_of_one_that_lives_a
     first.popen.wait(30)
 
 
-def test_a_long_failure_is_printed_with_its_end_which_says_what_to_do(run: Callable[..., Run]) -> None:
+def test_a_long_failure_is_printed_with_its_end_which_has_the_remedy(run: Callable[..., Run]) -> None:
     long = f"no kit in {'/a/folder' * 30}: run make lease again"
     done = run(
         shell("one", f"echo 'FAILED: {long}'"),
@@ -139,7 +139,7 @@ def test_a_long_failure_is_printed_with_its_end_which_says_what_to_do(run: Calla
     assert "would be our fault: a fault" in (done.out / "summary.md").read_text()
 
 
-def test_a_fault_of_ours_is_named_only_where_something_was_measured(run: Callable[..., Run]) -> None:
+def test_our_own_fault_is_named_only_if_something_was_measured(run: Callable[..., Run]) -> None:
     no_place = "echo 'card: Tesla T4'; echo 'FAILED: not measured: no container: 16G requested'; exit 1"
     done = run(
         shell("no place", no_place),
@@ -162,7 +162,7 @@ def test_a_step_without_checks_says_so(run: Callable[..., Run]) -> None:
     assert "skipped  none         0 s, 1 skipped (no JAX)" in done.text()
 
 
-def test_values_are_printed_step_by_step_and_what_is_no_value_is_none(run: Callable[..., Run]) -> None:
+def test_values_are_printed_step_by_step_and_other_lines_are_not(run: Callable[..., Run]) -> None:
     lines = (
         "1 GiB by cuMemAlloc, MiB: 1024\\nxpu: refused\\nValueError: no\\nwritten: /a\\nratio: 0.61043068300"
     )
@@ -185,7 +185,7 @@ def test_values_are_printed_step_by_step_and_what_is_no_value_is_none(run: Calla
     assert "1 held, 2 skipped (no JAX)" in done.text()
 
 
-def test_no_more_is_printed_than_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_more_is_printed_than_the_visible_limit(capsys: pytest.CaptureFixture[str]) -> None:
     screen = kept.Screen(steps=10, most=700)
     for number in range(100):
         screen.say(f"line {number}")

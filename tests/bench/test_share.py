@@ -32,7 +32,7 @@ BEGIN = 100.0
 
 
 def log(*rates: tuple[float, float], phases: tuple[tuple[float, bool], ...] = ((0.0, True),)) -> Log:
-    """A process that works at each rate for so many seconds, and completes something each 2 ms."""
+    """A process that works at each rate for that many seconds, and completes something every 2 ms."""
     times, work = [BEGIN], [0.0]
     for rate, seconds in rates:
         for _ in range(round(seconds / 0.002)):
@@ -58,7 +58,7 @@ def test_a_cap_that_holds_has_no_error() -> None:
     assert picture.holds(result)
 
 
-def test_naive_charging_is_seen_as_too_little_and_as_an_idle_card() -> None:
+def test_naive_charging_shows_as_too_little_work_and_an_idle_card() -> None:
     result = measure.judge(scenario(30, 70), [[log((0.15, 11))], [log((0.55, 11))]], [NATIVE, NATIVE])
     low, high = result.outcomes
     assert [low.mean_error, high.mean_error] == pytest.approx([15, 15])
@@ -74,24 +74,24 @@ def test_a_share_that_swings_is_found_though_its_mean_is_right() -> None:
     assert one.worst > 15 and one.mean_error > 5
 
 
-def test_a_container_that_starves_is_not_judged_by_what_it_had_before() -> None:
+def test_a_starved_container_is_not_judged_by_its_earlier_work() -> None:
     (one,) = measure.judge(scenario(50), [[log((0.5, 5))]], [NATIVE]).outcomes
     assert one.got == pytest.approx(50 * 3 / 8, abs=0.1)
 
 
-def test_what_is_due_follows_who_has_work() -> None:
+def test_the_due_share_follows_the_containers_with_work() -> None:
     owner = log((1e-9, 4), (0.7, 4), (1e-9, 4), phases=((4.0, True), (8.0, False)))
     late = log((1.0, 4.1), (0.3, 3.9), (1.0, 3))
     wanted = scenario(30, 70, sched="burst")
     borrower, lender = measure.judge(wanted, [[late], [owner]], [NATIVE, NATIVE]).outcomes
     assert borrower.expected == pytest.approx(100 * 4 / 8 + 30 * 4 / 8, abs=0.5)
     assert lender.expected == pytest.approx(70 * 4 / 8, abs=0.5)
-    # It had its 70 % at once, and the other worked on for 0.1 s beside it.
+    # The owner had its 70 % at once. The other worked on for 0.1 s beside it.
     assert lender.given_back == pytest.approx(0, abs=0.02)
     assert borrower.worst == pytest.approx(70 * 0.1 / 2, abs=0.5)
 
 
-def test_what_is_due_changes_with_the_cap() -> None:
+def test_the_due_share_changes_with_the_cap() -> None:
     pair = Scenario("changed", scenario(60, 40).containers, 8.0, scenarios.Change(4.0, 0, 20))
     found = [[log((0.6, 6), (0.2, 5))], [log((0.4, 11))]]
     one, other = measure.judge(pair, found, [NATIVE, NATIVE], changed=BEGIN + 6).outcomes
@@ -99,7 +99,7 @@ def test_what_is_due_changes_with_the_cap() -> None:
     assert other.expected == pytest.approx(40) and other.worst < 0.1
 
 
-def test_when_a_share_was_given_back_is_told() -> None:
+def test_the_time_until_a_share_was_given_back_is_reported() -> None:
     found = [[log((1.0, 4.3), (0.3, 6.7))], [log((1e-9, 4.3), (0.7, 6.7), phases=((4.0, True),))]]
     wanted = scenario(30, 70, sched="burst")
     borrower, lender = measure.judge(wanted, found, [NATIVE, NATIVE]).outcomes
@@ -154,7 +154,7 @@ def test_all_scenarios_are_run_unless_some_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_parts_are_all_there_is_each_once_and_take_about_as_long(count: int) -> None:
+def test_parts_cover_each_scenario_once_and_take_about_as_long(count: int) -> None:
     full = scenarios.full()
     parts = [scenarios.part(full, number, count) for number in range(1, count + 1)]
     assert [one.name for part in parts for one in part] == [one.name for one in full]
@@ -163,7 +163,7 @@ def test_parts_are_all_there_is_each_once_and_take_about_as_long(count: int) -> 
     assert max(lengths) - min(lengths) <= longest
 
 
-def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("0/4", "5/4", "2", "x/y"):
         with pytest.raises(SystemExit):
             arguments(["prefix", "--part", word])
@@ -171,7 +171,7 @@ def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert arguments(["prefix", "--part", "2/4"]).part == (2, 4)
 
 
-def test_what_would_end_too_late_is_left_out_and_said(
+def test_a_scenario_that_would_end_too_late_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[str] = []
@@ -200,14 +200,14 @@ def _run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env={**os.environ, **folder}, capture_output=True, text=True, timeout=100)
 
 
-def test_a_run_that_had_time_for_nothing_has_failed(installed: Path) -> None:
+def test_a_run_without_time_for_a_scenario_has_failed(installed: Path) -> None:
     words = ["--topology", "1xT4-R580", "--quick", "--only", "at 30 %", "--seconds", "0.5", "--within", "0.1"]
     done = _run(installed, *words)
     assert done.returncode == 1 and "nothing was judged" in done.stderr, done.stdout + done.stderr
 
 
-def test_a_run_that_is_killed_leaves_what_it_had(installed: Path, tmp_path: Path) -> None:
-    """Whole files, of each scenario that was judged by then."""
+def test_a_killed_run_leaves_its_results(installed: Path, tmp_path: Path) -> None:
+    """The files are whole, and have each scenario that was judged before the kill."""
     words = ["--topology", "1xT4-R580", "--set", "beside", "--only", "two", "--seconds", "0.5"]
     folder = {"PYTHONPATH": ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))}
     command = [sys.executable, "-m", "share", str(installed), *words, "--out", str(tmp_path / "out")]
@@ -263,8 +263,8 @@ def test_a_page_gets_the_summary_in_its_place_and_nowhere_else() -> None:
         table.put_into(page, "tokens", text)
 
 
-def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Path) -> None:
-    """Alone a load that saturates uses all of the card; two share it by halves; the picture is one."""
+def test_loads_on_a_card_are_measured_and_drawn(installed: Path, tmp_path: Path) -> None:
+    """Alone a load that saturates uses all of the card. Two share it by halves. The picture is valid."""
     with Node(installed, "1xT4-R580") as node:
         native = runs.run_native(node, LOADS["async-1ms"], 0, 1.0)
         assert native.rate == pytest.approx(1.0, abs=0.03)
@@ -276,7 +276,7 @@ def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Pat
         drawn = xml.etree.ElementTree.fromstring(picture.overview("Shares", [(pair, result)]))
         assert sum(1 for each in drawn.iter() if each.tag.endswith("polyline")) == 2
         assert "two without a cap" in table.markdown([(pair, result)], "a command", "a card")
-        # The peer's law: it holds back plain launches, and graphs pass.
+        # The peer's law holds back plain launches, and lets graphs pass.
         loads = (Container(LOADS["async-1ms"], 10), Container(LOADS["graphs"], 10))
         limited = Scenario("a law", loads, least=3.0)
         plain, graphs = runs.run(node, limited, 0, [native, native], "tokens").outcomes
@@ -288,14 +288,14 @@ def test_loads_on_a_card_and_what_is_made_of_them(installed: Path, tmp_path: Pat
 
 
 def _install_agent(prefix: Path, life: str) -> None:
-    """An installation of nothing but an agent that does so."""
+    """An installation of an agent alone, which runs `life`."""
     (prefix / "bin").mkdir()
     program = prefix / "bin" / "xpu"
     program.write_text(f'#!/bin/sh\n[ "$2" = --help ] && exit\n{life}\n')
     program.chmod(0o755)
 
 
-def test_a_scenario_that_needs_the_agent_is_not_run_without_and_not_judged_where_it_ends_meanwhile(
+def test_a_scenario_that_needs_the_agent_is_not_run_without_it_and_not_judged_if_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _install_agent(tmp_path, "echo gone >&2; exec sleep 600")
@@ -341,7 +341,7 @@ def test_an_agent_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytes
     until((node.folder / "run.ready").exists, "the agent runs")
     node.__exit__()
     assert not node.folder.exists()
-    # The sleep that the shell was at ends by itself.
+    # The shell's sleep ends by itself.
     until(lambda: runfolder.processes(node.folder) == [], "it has ended")
 
 
@@ -357,7 +357,7 @@ def _log_of_a_stopped_one(node: Node, shared: Path) -> int:
     return logs.read(shared / "log.1").state
 
 
-def test_a_simulation_that_is_up_stands_in_for_the_machine_s_own_card_and_is_left_up(
+def test_a_running_simulation_stands_in_for_the_machines_card_and_stays_up(
     up: Callable[..., SimState], installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(up("1xT4-R580").root)
@@ -367,7 +367,7 @@ def test_a_simulation_that_is_up_stands_in_for_the_machine_s_own_card_and_is_lef
     assert (root / "dev/nvidia0").exists()
 
 
-def test_a_machine_on_which_nothing_starts_is_told_in_one_line(installed: Path) -> None:
+def test_a_machine_that_starts_no_container_is_reported_in_one_line(installed: Path) -> None:
     (line,) = _run(installed, "--real", "--quick", "--only", "at 30 %").stderr.splitlines()
     assert line.startswith("FAILED: not measured: a container with XPU_VISIBLE_DEVICES=0 was not created: ")
     assert "no NVIDIA driver found" in line
@@ -379,8 +379,8 @@ def _wrong() -> Load:
 
 @pytest.mark.alone  # shares of time are measured
 def test_caps_hold_beside_each_other(installed: Path) -> None:
-    """To some points only, as the machine may be busy: without a limit it is 49/49."""
-    # 30 and 60: of a card that two share, switching between them takes 2 %, which is nobody's.
+    """The bounds are wide, because the machine may be busy. Without a limit it is 49/49."""
+    # The caps are 30 and 60: when two share a card, switching takes 2 %, which no container gets.
     with Node(installed, "1xT4-R580") as node:
         loads = (LOADS["async-1ms"], LOADS["graphs"])
         natives = [runs.run_native(node, load, 0, 1.0) for load in loads]

@@ -1,4 +1,4 @@
-"""A run of the accuracy harness that is stopped leaves nothing; what a killed one leaves the next removes."""
+"""A stopped run of the accuracy harness leaves nothing. The next run removes what a killed one leaves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = tuple[subprocess.Popen[str], subprocess.Popen[str]]
 
 @pytest.fixture
 def two(installed: Path) -> Iterator[Pair]:
-    """Runs with a container at work and an agent each; after the test nothing of them is there."""
+    """Runs with a working container and an agent each. After the test nothing of them is left."""
     words = ["-m", "share", str(installed), "--topology", "1xT4-R580", "--only", "burst, alone"]
     paths = ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))
     one, other = (
@@ -53,7 +53,7 @@ def two(installed: Path) -> Iterator[Pair]:
 
 
 def interrupted() -> None:
-    """What a shell starts in the background ignores SIGINT, and so would the runs of these tests."""
+    """A shell starts background programs with SIGINT ignored. The tests' runs would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -89,7 +89,7 @@ def assert_nothing_of(folder: Path) -> None:
     assert runfolder.mounted_below(folder) == []
 
 
-def test_a_run_that_is_told_to_end_leaves_nothing(two: Pair) -> None:
+def test_a_terminated_run_leaves_nothing(two: Pair) -> None:
     for process, number in zip(two, (signal.SIGINT, signal.SIGTERM), strict=True):
         folder = folder_of(process)
         assert len(runfolder.processes(folder)) >= 2  # the simulated driver and the agent
@@ -100,7 +100,7 @@ def test_a_run_that_is_told_to_end_leaves_nothing(two: Pair) -> None:
         assert_nothing_of(folder)
 
 
-def test_what_a_killed_run_has_left_is_removed_by_the_next_and_a_living_runs_is_not(
+def test_the_next_run_removes_a_killed_runs_leftovers_and_not_a_living_runs(
     two: Pair, installed: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     living, killed = two
@@ -115,23 +115,24 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next_and_a_living_runs_is_
     assert any(cgroups_of(folder_of(living)))
 
 
-def test_the_folder_of_a_later_process_with_the_same_pid_is_no_reason_to_keep_it() -> None:
+def test_a_dead_runs_folder_is_found_though_its_pid_is_reused() -> None:
     mine, other = runfolder.make(), runfolder.make()
     pid, started, namespace = (mine / runfolder.OWNER).read_text().split()
     (other / runfolder.OWNER).write_text(f"{pid} {int(started) - 1} {namespace}")
     try:
         assert other in runfolder.dead() and mine not in runfolder.dead()
         (other / runfolder.OWNER).write_text(f"{pid} {int(started) - 1} {int(namespace) + 1}")
-        assert other not in runfolder.dead()  # who knows what lives there
+        assert other not in runfolder.dead()  # another process may live there
     finally:
         for each in (mine, other):
             shutil.rmtree(each, ignore_errors=True)
 
 
-def test_many_folders_of_the_same_pid_are_apart_and_short(
+def test_folders_of_the_same_pid_differ_and_have_short_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As of runs in several PID namespaces. A socket of MPS is 81 bytes behind it, of 106 that fit."""
+    """Such folders come from runs in several PID namespaces. A socket of MPS adds 81 bytes to the path, of at
+    most 106."""
     monkeypatch.setattr(runfolder, "TOP", tmp_path)
     made = [runfolder.make("xpu-gpu-") for _ in range(1000)]
     assert len(set(made)) == 1000

@@ -1,4 +1,4 @@
-"""The soak of the agent runs, in short: what an hour of it finds is not seen here."""
+"""The soak of the agent runs, in short. It finds nothing here that takes an hour."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 /*
- * asks FILE STEP...: calls of video memory as libcuda makes them, on a file that is no device, and what comes
- * back. A step is a size in MiB to allocate, `w` and a size for one that is wrapped, or `free`: the first
- * one.
+ * asks FILE STEP...: makes libcuda's calls for video memory on a file that is no device, and prints the
+ * answers. A step is a size in MiB to allocate, `w` and a size for a wrapped call, or `free`, which frees the
+ * oldest.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 enum { MOST = 16 };
 static uint32_t held[MOST], first, count;
 
-/* Not by the C library's ioctl(), in whose place driver.c may stand. */
+/* A system call: driver.c may stand in for the C library's ioctl(). */
 static int call(int fd, unsigned long request, void *argument) {
     return (int)syscall(SYS_ioctl, fd, request, argument);
 }
@@ -57,6 +57,6 @@ int main(int words_count, char **words) {
             allocate(fd, strtoull(words[i] + is_wrapped, 0, 10) << 20, is_wrapped);
         }
     }
-    /* None of the filter's: another type's, and nvidia-uvm's. */
+    /* The filter must not match these: another type's ioctl, and nvidia-uvm's. */
     return call(fd, 0x2b, 0) == 0 || call(fd, 0x21, 0) == 0;
 }

@@ -1,9 +1,9 @@
 /*
- * For LD_PRELOAD: NVIDIA's kernel driver as far as the boundary's programs ask it, behind the file $NODE, and
- * a libcuda that asks it before it allocates.
+ * For LD_PRELOAD: the parts of NVIDIA's kernel driver that the boundary's programs ask, behind the file
+ * $NODE, and a libcuda that asks it before it allocates.
  *
- * The driver's ioctls are those made by the C library's ioctl(), as a supervisor does; the libcuda makes its
- * own as system calls, which fail on the file and count as made, where no supervisor answers them.
+ * The driver answers calls of the C library's ioctl(), as a supervisor makes them. The libcuda makes its own
+ * as system calls. Without a supervisor these fail on the file, and count as made.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -138,7 +138,7 @@ static int my_release(uint64_t memory) {
     return real_release(memory);
 }
 
-/* A subdevice, a channel group, and memory of the context's own. */
+/* A subdevice, a channel group, and memory of the context. */
 static int (*real_retain)(void *, int);
 static int my_retain(void *context, int device) {
     ask(0x2080, 90, 0);
