@@ -1,6 +1,6 @@
-"""A made-up tree of what the amdgpu and KFD drivers leave in sysfs and /dev, below a driver root.
+"""A made-up tree of the files of the amdgpu and KFD drivers in sysfs and /dev, below a driver root.
 
-The files are those that the kernel makes, with what an MI210's have in them; there is no card behind it.
+The files are the kernel's, with an MI210's content; there is no card behind them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 GIB = 1 << 30
-#: A major that KFD may have: it is dynamic. What is behind it opens nothing.
+#: A major that KFD may have: the kernel chooses it. No driver is behind this one.
 KFD = (511, 0)
 DRM = 226
 
@@ -27,7 +27,7 @@ _CPU = {"cpu_cores_count": 64, "simd_count": 0, "mem_banks_count": 1, "vendor_id
 
 
 def write(path: Path, text: str | int) -> None:
-    """A file of sysfs, and the folders above it."""
+    """Writes a file of sysfs, and makes the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{text}\n")
 
@@ -37,7 +37,7 @@ def properties(path: Path, values: dict[str, int]) -> None:
 
 
 class Tree:
-    """The tree below `root`, at first with a CPU alone: `gpu` adds cards."""
+    """The tree below `root`; at first it has only a CPU, and `gpu` adds cards."""
 
     def __init__(self, root: Path, *, kfd: bool = True) -> None:
         self.root = root
@@ -55,7 +55,7 @@ class Tree:
     def gpu(
         self, memory: int = 64 * GIB, *, name: str = "", unique_id: int = 0, bus: int = 0, **more: int
     ) -> Path:
-        """A card of that many bytes; its folder in KFD's topology. `more` are KFD's properties."""
+        """Adds a card of that many bytes; its folder in KFD's topology. `more` are KFD's properties."""
         number = self.nodes
         minor = 127 + number
         bus = bus or number
@@ -78,13 +78,13 @@ class Tree:
         return node
 
     def tells_use(self, minor: int, memory: int, percent: int) -> None:
-        """What the card of that render node tells of its use now."""
+        """Sets the use that the card of that render node reports."""
         device = self.root / f"sys/class/drm/renderD{minor}/device"
         write(device / "mem_info_vram_used", memory)
         write(device / "gpu_busy_percent", percent)
 
     def device(self, name: str, major: int, minor: int) -> None:
-        """A character device below the root's /dev."""
+        """Makes a character device below the root's /dev."""
         path = self.root / "dev" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         os.mknod(path, stat.S_IFCHR | 0o660, os.makedev(major, minor))

@@ -1,8 +1,7 @@
-"""What tests of every entry point share: real bundles for the real runc, and the installed tree.
+"""Real bundles for the real runc, and the installed tree, for tests of every entry point.
 
-`bundle` makes a busybox container that asks for nothing unless it is told to; `state_root` is a
-private `--root` for it, and whatever stands below it at the end is deleted with runc. Nothing here
-outlives the test.
+`bundle` makes a busybox container that asks for nothing by default; `state_root` is a private `--root` for
+it. At the end runc deletes every container below it. Nothing here outlives the test.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ RUNC = "/usr/sbin/runc"
 
 
 def copy_root(source: Path, target: Path, copy_file: Callable[..., object] = shutil.copy2) -> None:
-    """Copies an image's root folder: files by `copy_file`, symbolic links as hard links of the same ones.
+    """Copies an image's root folder: files by `copy_file`, symbolic links as hard links to the same ones.
 
-    An image has 300 symbolic links to busybox. Making them anew took 0.2 s of a processor for each bundle,
-    ten times what the rest takes: ext4 passes over all inodes freed in the last seconds, and the test
-    before has just freed as many. Nobody can write to a symbolic link: a test that replaces one has its own.
+    An image has 300 symbolic links to busybox. Making them anew takes 0.2 s of a processor for each bundle,
+    ten times as long as the rest: ext4 searches all inodes that were freed in the last seconds, and the test
+    before has just freed as many. Nobody can write to a symbolic link: a test that replaces one gets its own.
     """
     target.mkdir(parents=True)
     with os.scandir(source) as entries:
@@ -57,7 +56,7 @@ def installed() -> Path:
 
 @pytest.fixture
 def container_id() -> Callable[[], str]:
-    """Gives ids that no other container on the machine has."""
+    """Makes ids that no other container on the machine has."""
     return lambda: f"xpu-test-{uuid.uuid4().hex[:16]}"
 
 
@@ -73,7 +72,7 @@ def state_root(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root file system with nothing but the static busybox; bundles have copies of it."""
+    """A root file system with only the static busybox; bundles have copies of it."""
     folder = tmp_path_factory.mktemp("rootfs")
     for name in ("bin", "dev", "etc", "proc", "sys", "tmp"):
         (folder / name).mkdir()
@@ -87,7 +86,7 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def base_spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `runc spec` writes."""
+    """The output of `runc spec`."""
     folder = tmp_path_factory.mktemp("spec")
     subprocess.run([RUNC, "spec"], cwd=folder, check=True)
     spec: dict[str, Any] = json.loads((folder / "config.json").read_text())
@@ -98,9 +97,9 @@ def base_spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def bundle(tmp_path: Path, state_root: Path, rootfs: Path, base_spec: dict[str, Any]) -> Callable[..., Path]:
     """Makes a bundle: `bundle(args=[...], env=[...], annotations={...}, terminal=False) -> path`.
 
-    `args` is the command (default: `true`), `env` is added to a PATH. The root file system is the
-    bundle's own and writable, busybox in it a hard link. `state_root` comes along, so that its
-    containers are gone before the bundle is.
+    `args` is the command (default: `true`), `env` is added to a PATH. The bundle has its own writable root
+    file system; busybox in it is a hard link. The fixture uses `state_root` so that containers end before
+    their bundles.
     """
 
     def make(

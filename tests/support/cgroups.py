@@ -1,4 +1,4 @@
-"""Cgroups of a test's own, the processes in them, and what such a process may open."""
+"""A test's own cgroups, the processes in them, and the devices that such a process may open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 @pytest.fixture
 def in_child() -> Callable[[Callable[[], None]], None]:
-    """Runs a function in a forked process, which may change its namespaces; its failure is the test's."""
+    """Runs a function in a forked process, which may change its namespaces; the test fails if it fails."""
 
     def run(function: Callable[[], None]) -> None:
         read_end, write_end = os.pipe()
@@ -59,7 +59,7 @@ def new_cgroup() -> Iterator[Callable[[str], Path]]:
 
 @pytest.fixture
 def sleeper(new_cgroup: Callable[[str], Path]) -> Iterator[Callable[[Path], int]]:
-    """`sleeper(cgroup) -> pid` of a process that is in it until the test ends."""
+    """`sleeper(cgroup) -> pid` of a process that stays in it until the test ends."""
     started: list[int] = []
 
     def start(folder: Path) -> int:

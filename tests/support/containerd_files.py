@@ -1,6 +1,6 @@
-"""Configuration files of containerd as people have them: each version, short, full, made by hand, empty.
+"""Configuration files of containerd: each version, short, full, written by hand, empty.
 
-And the engine called on them as values, without a file.
+The functions call the engine on them as values, without a file.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def cri(text: str) -> Any:
 
 
 def in_process(*words: str | Path) -> None:
-    """`xpu runtime` with these words, in this process."""
+    """Runs `xpu runtime` with these words, in this process."""
     from xpu_runtime.cli.runtime import runtime
 
     runtime.main([str(word) for word in words], standalone_mode=False)
 
 
 def refused(config: Path, *more: str) -> ConfigError:
-    """What `configure` ends with; nothing is written."""
+    """The error of `configure`, which must not write anything."""
     before = {path: path.read_bytes() for path in config.parent.rglob("*.toml")}
     with pytest.raises(ConfigError) as caught:
         in_process("configure", "containerd", "--config", config, "--runtime-path", PROGRAM, *more)

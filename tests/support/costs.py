@@ -1,4 +1,4 @@
-"""What a run has cost: seconds of each folder's tests, and the files that took longest, at its end."""
+"""The time of a run: seconds of each folder's tests, and the slowest files; printed at its end."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 
 import pytest
 
-#: Files that are named; and a run of fewer seconds says nothing.
+#: How many files are listed. Runs of fewer seconds print nothing.
 _FILES = 12
 _LEAST_S = 20.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Waits for a test that is to be alone are not counted, and fixtures count where they are made first."""
+    """The wait for a test's turn is not counted; a fixture's time counts for its first test."""
     folders: defaultdict[str, float] = defaultdict(float)
     files: defaultdict[str, float] = defaultdict(float)
     tests: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The records of what containers were created with: they lie outside of a test's own folders."""
+"""The records of the containers' creations; they lie outside of a test's own folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xpu_runtime.start import created
 
 
 def of(folder: Path) -> dict[str, created.Created]:
-    """The records, by path, of containers that were created with something in the folder."""
+    """The records, by path, of containers that were created with files of the folder."""
     return {
         path: record
         for path, record in created.records()
@@ -18,6 +18,6 @@ def of(folder: Path) -> dict[str, created.Created]:
 
 
 def forget(folder: Path) -> None:
-    """Removes them: of containers that nobody has deleted through the launcher."""
+    """Removes the records of containers that nobody has deleted through the launcher."""
     for path in of(folder):
         os.unlink(path)

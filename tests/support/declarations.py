@@ -1,7 +1,7 @@
-"""What a C header declares, as the compiler sees it: functions, values, and where a struct's fields lie.
+"""The declarations of a C header as the compiler sees them: functions, values, and the fields of structs.
 
-For comparing our declarations of CUDA and NVML with NVIDIA's own headers. The text of our headers is read for
-the names alone, which takes no more C than they use; what a name means, the compiler says.
+Tests compare our declarations of CUDA and NVML with NVIDIA's own headers. Our headers' text is read only for
+the names, and this reader knows only the C in them; the compiler gives the meanings.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 
 class Header(NamedTuple):
-    """A header, and what a file defines before it includes it."""
+    """A header, and the macros that a file defines before it includes it."""
 
     path: Path
     defines: tuple[str, ...] = ()
-    #: What the names of its functions, types and values begin with, whatever the case.
+    #: The prefixes of its functions, types and values, in any case.
     prefix: str = ""
 
     def includes(self) -> str:
@@ -26,7 +26,7 @@ class Header(NamedTuple):
         return "".join(f"#define {name}\n" for name in self.defines) + f'#include "{self.path}"\n'
 
     def text(self) -> str:
-        """The header with everything that it includes, and no macro or comment left."""
+        """The header with all its includes, without macros and comments."""
         return _compile(f"#include <stddef.h>\n{self.includes()}", "-E", "-P")
 
     def functions(self) -> set[str]:
@@ -37,7 +37,7 @@ class Header(NamedTuple):
         )
 
     def values(self) -> set[str]:
-        """The names of all enumerators and of the macros that stand for a value."""
+        """The names of all enumerators, and of the macros that stand for a value."""
         prefix = self.prefix.upper()
         enumerators = re.findall(rf"[{{,]\s*({prefix}\w+)\s*(?=[=,}}])", self.text())
         sources = self.path.parent.glob("*.h")
@@ -58,9 +58,9 @@ class Header(NamedTuple):
 
 
 def meaning(header: Header, values: set[str], types: dict[str, list[str]], folder: Path) -> dict[str, str]:
-    """What these names are with a header: values as numbers; types and fields by place, size and kind.
+    """The meaning of names with a header: values as numbers; types and fields by place, size and kind.
 
-    Raises ValueError with the compiler's messages, where a name is not there.
+    Raises ValueError with the compiler's messages if a name is unknown.
     """
     says = [f'    printf("{name}=%lld\\n", (long long)({name}));' for name in sorted(values)]
     for name, fields in sorted(types.items()):
@@ -87,7 +87,7 @@ def meaning(header: Header, values: set[str], types: dict[str, list[str]], folde
 
 
 def compare_functions(first: Header, second: Header) -> None:
-    """Raises ValueError with the compiler's messages where the two declare a function in different ways."""
+    """Raises ValueError with the compiler's messages if the two declare a function in different ways."""
     _compile(first.includes() + second.includes(), "-fsyntax-only", "-w")
 
 
@@ -108,7 +108,7 @@ def _compile(source: str, *options: str) -> str:
 
 
 def _braces(text: str, start: int) -> tuple[str, str]:
-    """What stands in the braces that open at `start`, and what comes after them."""
+    """The text in the braces that open at `start`, and the position after them."""
     depth = 0
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
@@ -118,14 +118,14 @@ def _braces(text: str, start: int) -> tuple[str, str]:
 
 
 def _without_bodies(text: str) -> str:
-    """The text with nothing in its braces."""
+    """The text without the content of its braces."""
     while (less := re.sub(r"\{[^{}]*\}", " ", text)) != text:
         text = less
     return text
 
 
 def _fields(body: str) -> Iterator[str]:
-    """The paths of the fields in a struct's braces; a bit field has no address, and is left out."""
+    """The paths of the fields in a struct's braces; bit fields are left out, because they have no address."""
     while body.strip():
         head = re.match(r"\s*(?:struct|union)\s*\w*\s*(?=\{)", body)
         if head:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xpu_runtime.linux import syscalls
 
-#: From <linux/bpf.h>: the kind of program, where it is attached, and that others may be attached beside it.
+#: From <linux/bpf.h>: the kind of program, the attach point, and the flag that allows more programs.
 PROG_TYPE_CGROUP_DEVICE, CGROUP_DEVICE, F_ALLOW_MULTI = 15, 6, 2
 _PROG_LOAD, _PROG_ATTACH = 5, 8
 
@@ -23,7 +23,7 @@ RETURN_1 = instruction(0xB7, immediate=1) + instruction(0x95)
 
 
 def one_device(major: int, minor: int, it: bytes, others: bytes) -> bytes:
-    """A program that ends with `it` (RETURN_0: denied) for one device, and with `others` for all others."""
+    """A program that returns `it` (RETURN_0: denied) for one device, and `others` for all others."""
     return (
         instruction(0x61, 0x12, 4)  # r2 = major
         + instruction(0x55, 0x02, 4, major)
@@ -35,7 +35,7 @@ def one_device(major: int, minor: int, it: bytes, others: bytes) -> bytes:
 
 
 def load(code: bytes) -> int:
-    """Loads a device program; its file descriptor. Raises OSError where the verifier refuses it."""
+    """Loads a device program; returns its file descriptor. Raises OSError if the verifier refuses it."""
     text, license = bytearray(code), bytearray(b"GPL\0")
     attributes = struct.pack(
         "=IIQQ44xI",
@@ -49,7 +49,7 @@ def load(code: bytes) -> int:
 
 
 def attach(folder: Path, code: bytes, flags: int = F_ALLOW_MULTI) -> None:
-    """Attaches a program to a cgroup, with which it goes."""
+    """Attaches a program to a cgroup; it is gone when the cgroup is."""
     cgroup, program = os.open(folder, os.O_RDONLY), load(code)
     try:
         syscalls.bpf(_PROG_ATTACH, bytearray(struct.pack("=IIIII", cgroup, program, CGROUP_DEVICE, flags, 0)))

@@ -1,4 +1,4 @@
-"""Programs that keep devices busy in containers (device_work.c), and what they have completed."""
+"""Programs that keep devices busy in containers (device_work.c), and the work that they complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Bundles = Callable[..., Path]
 
 PROGRAM = "/bin/device_work"
-#: Kernels that were completed in so many seconds are one measurement.
+#: Seconds of one measurement of completed kernels.
 WINDOW = 0.4
 
 
@@ -50,11 +50,11 @@ class Workers:
         return made
 
     def start(self, *env: str) -> str:
-        """A container in which nothing runs but what is executed there; its id."""
+        """A container that only sleeps, for programs that a test executes in it; its id."""
         return self.node.start(self.bundle(*env, args=["sleep", "1000"]))
 
     def working(self, *env: str, devices: int = 1) -> Worker:
-        """A container that keeps its first `devices` busy, and does so by now."""
+        """A container that keeps its first `devices` busy, and has begun to."""
         return Worker(
             self.node, self.bundle(*env, args=[PROGRAM, "work", str(devices), "/progress"]), devices
         )
@@ -79,7 +79,7 @@ class Worker:
         return (self._bundle / "output").read_text()
 
     def completed(self, device: int = 0) -> tuple[int, int]:
-        """Kernels of a millisecond, and pieces of memory that were as they had been written."""
+        """The number of completed kernels of a millisecond, and of memory blocks with the written content."""
         try:
             words = (self._bundle / "rootfs/progress").read_bytes()[16 * device : 16 * device + 16]
         except FileNotFoundError:
@@ -88,7 +88,7 @@ class Worker:
         return kernels, right
 
     def goes_on(self, device: int = 0) -> None:
-        """It completes more, and its memory is right."""
+        """Fails unless the program completes more kernels, and finds its memory unchanged."""
         before = self.completed(device)
 
         def more() -> bool:
@@ -98,15 +98,15 @@ class Worker:
         until(more, f"{self.id} completes kernels on device {device}", 20)
 
     def end(self) -> None:
-        """It is told to, and says whether all was right."""
+        """Ends the program, which must report that its memory was always right."""
         assert self._node.oci("kill", self.id, "TERM").returncode == 0
         until(lambda: self.output == "done\n", f"the end of {self.id}: {self.output}")
 
 
 def shares(workers: Sequence[Worker], seconds: float, devices: Sequence[int] = (0,)) -> list[float]:
-    """Percent of a device's time that the kernels took which each completes in so many seconds from now.
+    """The share of a device's time in percent that each worker's kernels take during the next `seconds`.
 
-    All of the first of `devices` come first.
+    The shares of the first of `devices` come first.
     """
     begun, before = time.monotonic(), [each.completed(device)[0] for device in devices for each in workers]
     time.sleep(seconds)
@@ -115,12 +115,13 @@ def shares(workers: Sequence[Worker], seconds: float, devices: Sequence[int] = (
     return [(now - then) / 10 / passed for now, then in zip(after, before)]
 
 
-#: At least, and at most; in percent.
+#: Lower and upper bound, in percent.
 Bounds = tuple[float, float]
 
 
 def get(workers: Sequence[Worker], bounds: Sequence[Bounds], devices: Sequence[int] = (0,)) -> None:
-    """Shares within bounds, all in one window: one of many, as the machine may be busy with much else."""
+    """Fails unless all shares are within bounds in one window; it tries many, because the machine may be
+    busy."""
     seen: list[list[float]] = []
     end = time.monotonic() + 30
     while not seen or not all(
@@ -131,7 +132,7 @@ def get(workers: Sequence[Worker], bounds: Sequence[Bounds], devices: Sequence[i
 
 
 class Program:
-    """The program, executed in a container that runs; a context manager."""
+    """The program, executed in a running container; a context manager."""
 
     def __init__(self, node: Node, container: str, *words: object, env: Sequence[str] = ()) -> None:
         self._pid_file = node.folder / "program.pid"
@@ -157,7 +158,7 @@ class Program:
         return int(self._pid_file.read_text())
 
     def ended(self) -> int:
-        """Its stdin ends; its exit status."""
+        """Closes its stdin; returns its exit status."""
         self._pipes.communicate(timeout=30)
         return self._pipes.returncode
 

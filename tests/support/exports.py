@@ -1,4 +1,4 @@
-"""What each branch of the driver exports, by the lists in sim/exports."""
+"""The exported names of each branch of the driver, by the lists in sim/exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node has, for tests that need no driver to ask."""
+"""Inventories of a node, for tests that need no driver."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An API server of the tests' own: lists, watches and patches over real HTTP, on objects in memory.
+"""An API server for tests: lists, watches and patches over real HTTP, on objects in memory.
 
-What the page "Kubernetes API Concepts" says of versions, pages, watches and 410 is done; what objects mean is
-not known, but that a Binding gives a pod its node. tests/kubernetes has a real kube-apiserver besides; here
-an answer can be made to go wrong.
+Versions, pages, watches and 410 follow the page "Kubernetes API Concepts". The server does not know the
+meaning of objects, except that a Binding gives a pod its node. tests/kubernetes has a real kube-apiserver;
+with this one a test can make an answer fail.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class ApiServer:
         self.oldest = 0
         #: Every request: method and URL.
         self.requests: list[tuple[str, str]] = []
-        #: Called with method and path before each request; what it returns, (status, body), is answered.
+        #: Called with method and path before each request; if it returns (status, body), that is the answer.
         self.fault: Callable[[str, str], tuple[int, Object] | None] = lambda *_: None
-        #: The token that is asked for; "": none is.
+        #: The token that requests need; "": none.
         self.token = ""
         self._server: _Server | None = None
         self.port = 0
@@ -56,14 +56,14 @@ class ApiServer:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def down(self) -> None:
-        """Nobody listens any more, and all connections are cut."""
+        """Closes the port and all connections."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server.cut()
             self._server = None
 
-    # What tests do to objects
+    # Changes that tests make
 
     def put(self, path: str, thing: Object) -> Object:
         with self.changed:
@@ -95,14 +95,14 @@ class ApiServer:
             return gone
 
     def forget(self) -> None:
-        """What was changed until now cannot be watched any more (etcd's compaction)."""
+        """Forgets earlier changes, so that they cannot be watched any more (etcd's compaction)."""
         with self.changed:
             self.oldest = self.version
             self.log = []
             self.changed.notify_all()
 
     def under(self, collection: str) -> list[Object]:
-        """The objects of a collection, or of all namespaces'."""
+        """The objects of a collection, or of a collection in all namespaces."""
         with self.changed:
             return [each for path, each in sorted(self.objects.items()) if _is_in(path, collection)]
 
@@ -142,7 +142,7 @@ def _merged(before: Any, patch: Any) -> Any:
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
-    #: Of connections that are not accepted yet: with the usual five, more are reset on a busy machine.
+    #: The queue of connections that are not yet accepted; the usual five overflow on a busy machine.
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
@@ -300,8 +300,8 @@ def api_server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def kubelet() -> Iterator[Kubelet]:
-    """A kubelet of the tests' own that runs."""
-    from support import stand_in_kubelet  # gRPC, which no other test has in its process
+    """A running kubelet of the tests' own."""
+    from support import stand_in_kubelet  # imports gRPC, which no other test has in its process
 
     with stand_in_kubelet.running() as found:
         yield found

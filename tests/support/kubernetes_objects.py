@@ -1,4 +1,4 @@
-"""Nodes and pods of the Kubernetes API, as the extender's tests and benchmark have them."""
+"""Nodes and pods of the Kubernetes API, for the extender's tests and benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 def device(node: str, index: int, memory: int = 16 * GIB, **changes: Any) -> Json:
-    """What the device plugin says of a healthy device that nobody has anything of."""
+    """A healthy, unused device, as the device plugin describes it."""
     return {
         "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}.{index}')}",
         "index": str(index),
@@ -41,7 +41,8 @@ def node(name: str, devices: list[Json] | int = 1, *, labels: Json | None = None
 def pod(
     name: str, *containers: Json, annotations: Json | None = None, bound: str = "", **amounts: Any
 ) -> Json:
-    """A pod whose only container asks for `amounts` (mem=4 is 4 of yoyoworks.com/xpu-mem), or with these."""
+    """A pod whose only container asks for `amounts` (mem=4 is 4 of yoyoworks.com/xpu-mem), or a pod of
+    `containers`."""
     spec: Json = {"containers": list(containers) or [container("main", **amounts)]}
     if bound:
         spec["nodeName"] = bound

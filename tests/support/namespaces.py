@@ -11,7 +11,7 @@ _MS_REC = 0x4000
 
 
 def own_mount_namespace() -> None:
-    """From here on this process mounts for itself alone: no mount of it reaches the host."""
+    """Gives this process its own mount namespace: none of its later mounts reaches the host."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(syscalls.CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

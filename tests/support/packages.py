@@ -20,7 +20,7 @@ _FOLDER = REPOSITORY / "build" / "packages"
 
 @pytest.fixture(scope="session")
 def debs() -> list[Path]:
-    """Both packages, xpu-container-runtime's first; or those in the folder that XPU_TEST_PACKAGES names."""
+    """Both packages, xpu-container-runtime's first; XPU_TEST_PACKAGES can name a folder that has them."""
     if "XPU_TEST_PACKAGES" in os.environ:
         return in_folder(Path(os.environ["XPU_TEST_PACKAGES"]))
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
@@ -39,13 +39,13 @@ def debs() -> list[Path]:
 
 
 def in_folder(folder: Path) -> list[Path]:
-    """Both packages, which lie there alone."""
+    """Both packages of a folder that has only one version of each."""
     return [next(folder.glob(f"{name}_*.deb")) for name in NAMES]
 
 
 def build(source: Path, folder: Path, kind: str = "deb", arch: str = "") -> list[Path]:
-    """What `make deb`, or `make rpm` for "rpm", does once all that it needs is there; the packages in
-    folder/dist. `arch` is that of another machine, by the name that this kind of packages has for it."""
+    """Builds as `make deb` does, or `make rpm` for "rpm", after their requirements are met; the packages in
+    folder/dist. `arch` is another machine's, by this kind of packages' name for it."""
     (folder / "build").mkdir()
     shutil.copytree(REPOSITORY / "build" / "wheels", folder / "build" / "wheels")
     command = [
@@ -54,7 +54,7 @@ def build(source: Path, folder: Path, kind: str = "deb", arch: str = "") -> list
         str(folder / "dist"),
         *([arch] if arch else []),
     ]
-    # Not a part of the make that may have started us.
+    # This must not be a part of the make that may have started us.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(command, cwd=source, env=environ, capture_output=True, text=True, timeout=600)
     if done.returncode:
@@ -78,7 +78,7 @@ def kubernetes_image(debs: list[Path]) -> Path:
 
 
 def make_image(deb: Path, archive: Path, work: Path) -> None:
-    """What `make image` does with a package."""
+    """Makes the image from a package, as `make image` does."""
     program = REPOSITORY / "packaging" / "kubernetes" / "image.py"
     done = subprocess.run(
         [sys.executable, program, deb, archive, work], capture_output=True, text=True, timeout=600

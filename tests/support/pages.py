@@ -1,9 +1,9 @@
 """The pages that people follow, step by step.
 
-A command stands in a block of the language `console`, after `# `, with what it prints below it. `...` there
-stands for any text, on a line of its own for any lines. Times, ids and numbers may differ. A block of another
-language that begins with `# NAME` is that file, in the folder of the commands or at an absolute path. A block
-after the comment `<!-- not run: REASON -->` is left out.
+A command stands after `# ` in a block of the language `console`; its output is below it. `...` stands for any
+text, on a line of its own for any lines. Times, ids and numbers may differ. A block of another language that
+begins with `# NAME` is the content of that file, in the folder of the commands or at an absolute path. A
+block after the comment `<!-- not run: REASON -->` is left out.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 _BLOCK = re.compile(r"(<!-- not run: .+? -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"# (/?(?:[\w.-]+/)*(?:[\w-]+\.\w+|Dockerfile))\n")
-#: What is another one at each run: times, ids of containers and of the kernel, memory that a program takes.
+#: Text that differs at each run: times, ids of containers and of the kernel, a program's memory.
 _DIFFERS = re.compile(r"\b[0-9a-f]{12,}\b|\d+|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d: ]+")
 
 
 @dataclass(frozen=True)
 class File:
-    """What the reader writes into a file."""
+    """A file that the reader writes."""
 
     name: str
     text: str
@@ -29,14 +29,14 @@ class File:
 
 @dataclass(frozen=True)
 class Command:
-    """What the reader types, which may go on over lines, and what it should print."""
+    """A command that the reader types, maybe over several lines, and its expected output."""
 
     words: str
     prints: str
 
 
 def steps(page: Path) -> Iterator[File | Command]:
-    """What the page has its reader do."""
+    """The steps of a page."""
     for left_out, language, block in _BLOCK.findall(page.read_text()):
         if left_out:
             continue
@@ -52,7 +52,7 @@ def steps(page: Path) -> Iterator[File | Command]:
 
 
 def matches(said: str, expected: str) -> bool:
-    """Whether a command has printed what the page says."""
+    """Whether a command has printed the page's output."""
 
     def pattern(line: str) -> str:
         pieces = [re.escape(_DIFFERS.sub("0", piece)) for piece in line.strip().split("...")]

@@ -1,8 +1,8 @@
-"""A backend that lives in the tests: it holds both kinds of limits on paper.
+"""A backend that only the tests have: it holds both kinds of limits on paper.
 
-The paper is a file in the grant's folder, which the container has at /run/paper: a line for each limit. No
-program obeys it; everything else is as with a backend that is part of the product. A test registers it as any
-backend is registered, by putting this file into the folder of the backends.
+The paper is a file in the grant's folder, with a line for each limit; the container has it at /run/paper. No
+program obeys it; otherwise it behaves like a backend of the product. A test registers it as any backend is
+registered, by putting this file into the folder of the backends.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ BACKEND = Paper()
 
 
 class PaperChange(Change):
-    """The paper of a grant, open for changes; what is set is written at once."""
+    """The paper of a grant, open for changes; each limit is written at once."""
 
     def __init__(self, grant: Grant) -> None:
         self._grant = grant
@@ -95,7 +95,7 @@ def file(grant: Grant) -> Path:
 
 
 def limits(grant: Grant) -> dict[tuple[int, str], int]:
-    """What is on it, by position and kind."""
+    """The limits on it, by position and kind."""
     try:
         lines = file(grant).read_text().split("\n")
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def limits(grant: Grant) -> dict[tuple[int, str], int]:
 
 
 def write(grant: Grant, wanted: dict[tuple[int, str], int]) -> None:
-    """Puts all of it on the paper, which keeps its inode: the container has that."""
+    """Writes all limits; the paper keeps its inode, because the container has that mounted."""
     text = "".join(f"{position} {kind} {value}\n" for (position, kind), value in sorted(wanted.items()))
     fd = os.open(file(grant), os.O_WRONLY)
     try:

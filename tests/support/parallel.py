@@ -1,9 +1,9 @@
-"""How tests are spread over pytest-xdist's workers, where a run has some (`make test`: pytest -n 2).
+"""How tests are spread over pytest-xdist's workers, if a run has some (`make test`: pytest -n 2).
 
-A worker takes a file's tests at a time, or a folder's whose tests share what is started once (engines, a
-machine). Tests of different files run side by side, so what a test looks at has to be its own. One that
-cannot do so, because it measures time or changes something that the machine has only once, is marked
-`alone`: no other worker's test runs meanwhile. Without workers all this changes nothing.
+A worker gets all tests of a file, or of a folder whose tests share engines or a machine. Tests of different
+files run at the same time, so a test must look only at its own things. A test that measures time, or changes
+something that the machine has only once, is marked `alone`: no other worker's test runs meanwhile. Without
+workers this module changes nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FOLDERS = (
 #: In this folder, all tests whose parameters begin with one of these releases are one worker's.
 RELEASES = "tests/distributions/"
 NAMES = ("bullseye", "bookworm", "trixie", "forky")
-#: What takes longest begins first, so that no worker is left with it in the end.
+#: The slowest tests begin first, so that no worker is left with one in the end.
 FIRST: tuple[str, ...] = (
     "tests/distributions",
     "tests/machine",
     "tests/integration/engines",
     "tests/packages",
-    # Not sooner: what it needs is built beside the tests (`make test`).
+    # Not earlier: `make test` builds its programs at the same time.
     "tests/kubernetes",
 )
 LOCKS = REPOSITORY / "build" / "tests"
@@ -73,24 +73,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every worker has to come to the same order."""
+    """Sorts the tests; every worker must come to the same order."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Holds a lock while a test, with its fixtures, runs: shared, or exclusive where it is to be alone.
+    """Holds a lock while a test runs with its fixtures: a shared one, or an exclusive one for `alone`.
 
-    This is around pytest-timeout's hook: the time that a test waits here is not its own.
+    This is around pytest-timeout's hook, so that the wait does not count as the test's own time.
     """
     if not hasattr(item.config, "workerinput"):
         return (yield)
     kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
     running = _open("running")
     try:
-        # Who waits for the lock keeps later ones out, or a test that is to be alone would wait for the
-        # end of all others.
+        # The one that waits for the lock keeps later ones out; otherwise a test marked `alone` would wait for
+        # the end of all others.
         entry = _open("entry")
         fcntl.flock(entry, fcntl.LOCK_EX)
         fcntl.flock(running, kind)
@@ -106,6 +106,6 @@ def _open(name: str) -> int:
 
 
 def _close(lock: int) -> None:
-    # A process that the test has forked may still have the descriptor, and closing ours would not do.
+    # A forked process of the test may still have the descriptor, so closing ours would not release the lock.
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)

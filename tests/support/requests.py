@@ -1,4 +1,4 @@
-"""Requests, for tests that need no spec to read them from."""
+"""Requests, for tests that need no spec."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from xpu_runtime.request.request import Request
 
 
 def parse(variables: dict[str, str], *, step: int = 5) -> Request:
-    """The request in `variables` (XPU_* names), RequestError with all that is wrong with it."""
+    """The request in `variables` (XPU_* names); RequestError with all its errors."""
     found, problems = read(variables, step=step)
     refuse(problems)
     return found

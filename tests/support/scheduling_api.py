@@ -1,9 +1,8 @@
 """The part of a Kubernetes API server that scheduling needs, in memory: nodes, pods, bindings and leases.
 
-For tests of what goes wrong between a client and its server at a given moment, which a real one does not do
-on demand, and for benchmarks with more nodes than a machine has. Behaviour is that of the API's documents:
-pages of lists, watches from a version on, preconditions. Tests of what a real one does are in
-tests/kubernetes.
+Tests use it for errors between a client and its server at a given moment, which a real server does not make
+on demand; benchmarks use it for more nodes than a machine has. Its behaviour follows the API's documents:
+pages of lists, watches from a version on, preconditions. tests/kubernetes has a real server.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Refused(Exception):
 
 
 class Objects:
-    """All objects of one kind by their names, and what happened to them, in the order of versions."""
+    """All objects of one kind by their names, and their changes in the order of versions."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -53,7 +52,7 @@ class ApiServer:
         #: Called before and after a binding is carried out; may raise Refused, or wait.
         self.before_binding: Callable[[str], None] = lambda name: None
         self.after_binding: Callable[[str], None] = lambda name: None
-        #: (method, path) of what was asked, but for watches and lists.
+        #: (method, path) of each request, except watches and lists.
         self.asked: list[tuple[str, str]] = []
         self.is_ending = False
         server = self
@@ -78,7 +77,7 @@ class ApiServer:
     def client(self) -> Api:
         return Api(Access(f"http://127.0.0.1:{self.port}"))
 
-    # What tests do to it
+    # Changes that tests make
 
     def set(self, kind: str, name: str, thing: Json) -> Json:
         """Creates or replaces an object."""
@@ -105,7 +104,7 @@ class ApiServer:
             self.changed.notify_all()
 
     def forget(self) -> None:
-        """Watches from a version before now are answered with 410 from now on, and those under way end."""
+        """Watches from earlier versions get 410 from now on, and running watches end."""
         with self.changed:
             for objects in self.kinds.values():
                 objects.forgotten = self.version + 1
@@ -117,7 +116,7 @@ class ApiServer:
         with self.changed:
             return self.kinds["pods"].by_name[name]
 
-    # What clients ask
+    # Requests of clients
 
     def bind(self, name: str, binding: Json) -> Json:
         self.before_binding(name)
@@ -208,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Refused as error:
             status = {"kind": "Status", "code": error.status, "message": str(error)}
             self._send(error.status, status)
-        except ConnectionAbortedError:  # a test wants the connection to end without an answer
+        except ConnectionAbortedError:  # a test ends the connection without an answer
             self.close_connection = True
 
     do_GET = do_POST = do_PUT = _handle

@@ -1,4 +1,4 @@
-"""Containers that share a card's time, with pages written by the test; and the agent beside them."""
+"""Containers that share a card's time, with pages that the test writes; and the agent."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 Bundles = Callable[..., Path]
 
-#: struct xpu_usage_compute of the first device: its place, and those of `used` and `waits` in it.
+#: The offset of the first device's struct xpu_usage_compute, and of `used` in it; `waits` follows.
 COMPUTE, USED = 2048, 16
-#: Seconds in which what the agent decides is to be seen, on a machine that does much else.
+#: Seconds until a decision of the agent must be visible, on a busy machine.
 SOON = 10.0
 
 
 class Container:
-    """A container with a cap, and its pages as its programs would write them."""
+    """A container with a cap; the test writes its pages as its programs would."""
 
     def __init__(
         self, node: Node, bundles: Bundles, cores: int, policy: str, args: list[str] | None = None
@@ -46,7 +46,7 @@ class Container:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XPU_RUN_DIR", str(node.run_dir))
             self.folder = folders.of(grant)
-        if priority:  # `high` is not every container's to ask for
+        if priority:  # not every container may ask for `high`
             with pages.OpenQuota(self.folder) as quota:
                 quota.set_policy(0, sched, priority)
         self._pages = GrantPages(self.folder)
@@ -54,7 +54,7 @@ class Container:
 
     @property
     def round_and_share(self) -> tuple[int, float]:
-        """As a program of the container reads it; the share in percent."""
+        """The round and the share in percent, as a program of the container reads them."""
         number, share = self._pages.slices[0].adjusted
         return number, share / 100
 
@@ -71,7 +71,7 @@ class Container:
 
     @contextmanager
     def waiting(self, used: int = 1_000_000) -> Iterator[None]:
-        """Its programs launch more than they may, all the time: `used` ns of the device each 5 ms or more."""
+        """Its programs try to launch more than they may: each 5 ms they use `used` ns of the device."""
         total, waits = struct.unpack("<2Q", os.pread(self._usage, 16, COMPUTE + USED))
 
         def launch() -> None:
@@ -84,7 +84,7 @@ class Container:
 
     @contextmanager
     def lying(self) -> Iterator[None]:
-        """Sets back all that it is paced by, and says that it has used nothing."""
+        """It resets the values that pace it, and claims that it has used nothing."""
         with _again_and_again(lambda: os.pwrite(self._usage, bytes(128), COMPUTE), 0.001):
             yield
 
@@ -95,7 +95,7 @@ class Container:
 
 @contextmanager
 def _again_and_again(act: Callable[[], object], pause: float) -> Iterator[None]:
-    """In a thread of its own, with so many seconds between."""
+    """Calls `act` in a thread of its own, every `pause` seconds."""
     stop = threading.Event()
 
     def run() -> None:
@@ -168,7 +168,7 @@ class Service:
 
 @pytest.fixture
 def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
-    """Starts the agent, each time it is called."""
+    """Starts an agent at each call."""
     from integration.conftest import processes_of
 
     started: list[Service] = []
@@ -181,7 +181,7 @@ def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
     for each in started:
         if each.process.poll() is None:
             each.end(signal.SIGKILL)
-    # What serves metrics is killed with it; start workers end when they see that it is gone.
+    # The process for metrics is killed with the agent; start workers end when they see that it is gone.
     until(
         lambda: not workers_of(node) and not any(each.endswith("/xpu agent ") for each in processes_of(node)),
         "all has ended",
@@ -189,9 +189,9 @@ def start_agent(node: Node) -> Iterator[Callable[[], Service]]:
 
 
 def workers_of(node: Node) -> list[int]:
-    """The processes that are, or have, the node's start workers, the one that was started first at [0].
+    """The processes of the node's start workers; [0] is the one that was started first.
 
-    Process numbers begin again at the bottom, so that their order says nothing about it.
+    They are sorted by their start: process numbers start again at the bottom.
     """
     program = os.fsencode(node.prefix / "lib/xpu-container-runtime/worker.py")
     found = []
@@ -209,7 +209,7 @@ def workers_of(node: Node) -> list[int]:
 
 
 def children_of(agent: int) -> list[int]:
-    """The processes beside an agent, or of one of those: start workers are another program."""
+    """The child processes of an agent or of one of those, without the start workers (another program)."""
     there = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
     return [int(each) for each in there if b"worker.py" not in Path(f"/proc/{each}/cmdline").read_bytes()]
 
@@ -228,7 +228,7 @@ def share_load(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def with_load(bundles: Bundles, share_load: Path) -> Bundles:
-    """As `bundles`, of containers that have it as /load/share-load."""
+    """Like `bundles`; the containers have the program as /load/share-load."""
     mount = {"destination": "/load", "type": "bind", "source": str(share_load.parent), "options": ["bind"]}
 
     def make(*env: str, args: list[str]) -> Path:

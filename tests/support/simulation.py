@@ -1,7 +1,7 @@
-"""What tests of the simulated device share: compiled parts, a simulation that is up, processes on it.
+"""The simulated device for tests: compiled parts, a running simulation, processes on it.
 
-A worker (worker/worker.py) is a real process with the real libraries; tests tell it what to call and see
-what it got. Each test has a run folder of its own, so that it meets no other simulation.
+A worker (worker/worker.py) is a real process with the real libraries; tests call its functions and see the
+results. Each test has its own run folder, and so its own simulation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xpu_simulator import simulator
 
 from . import REPOSITORY
 
-#: CUresult and nvmlReturn_t values that tests look for.
+#: CUresult and nvmlReturn_t values that tests compare with.
 SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, UNAVAILABLE, NO_DEVICE, NOT_READY = 0, 2, 3, 46, 100, 600
 NVML_INVALID, NVML_NOT_SUPPORTED, NVML_NO_PERMISSION, NVML_NOT_FOUND = 2, 3, 4, 6
 NVML_NOT_LOADED, NVML_NO_FUNCTION, NVML_LOST = 9, 13, 15
@@ -32,7 +32,7 @@ NO_LIMIT = (1 << 64) - 1
 
 
 def build(out: str, *settings: str) -> Path:
-    """Builds sim/ into build/OUT, where it is not up to date; one worker at a time."""
+    """Builds sim/ into build/OUT, if it is out of date; one worker at a time."""
     folder = REPOSITORY / "build" / out
     subprocess.run(
         [
@@ -63,7 +63,8 @@ def sanitized() -> Path:
 
 
 def compile_program(state: simulator.SimState, source: Path, folder: Path, sanitize: str = "") -> Path:
-    """A C program in `folder` that is linked with the libraries of what is up, and finds them there."""
+    """Compiles a C program into `folder`; it is linked with the running simulation's libraries, and finds
+    them."""
     libraries = next(Path(state.root).glob("usr/lib/*-linux-gnu"))
     program = folder / source.stem
     flags = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
@@ -76,7 +77,7 @@ def compile_program(state: simulator.SimState, source: Path, folder: Path, sanit
 
 @pytest.fixture
 def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run folder of the test's own, which every user may enter, with nothing up in the end."""
+    """A run folder of the test's own, which every user may enter; a simulation in it ends with the test."""
     parent = Path(tempfile.mkdtemp(prefix="xpu-sim-"))
     parent.chmod(0o755)
     monkeypatch.setenv("XPU_RUN_DIR", str(parent / "run"))
@@ -87,7 +88,7 @@ def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def up(run_dir: Path, native: Path) -> Iterator[Callable[..., simulator.SimState]]:
-    """`up("1xT4")` brings a topology up, until the test ends; a dict becomes a file first."""
+    """`up("1xT4")` starts a simulation until the test ends; a dict becomes a file first."""
 
     def bring(topology: str | dict[str, Any], **options: Any) -> simulator.SimState:
         if isinstance(topology, dict):
@@ -101,7 +102,7 @@ def up(run_dir: Path, native: Path) -> Iterator[Callable[..., simulator.SimState
 
 
 class Process:
-    """A worker: `process.alloc(5)` calls the function of that name there."""
+    """A worker: `process.alloc(5)` calls its function of that name."""
 
     def __init__(self, command: list[str], environ: dict[str, str], cgroup: Path | None) -> None:
         def enter() -> None:
@@ -118,13 +119,13 @@ class Process:
         )
 
     def send(self, name: str, *arguments: Any) -> None:
-        """Has a function called, and does not wait for what it returns."""
+        """Calls a function, and does not wait for its result."""
         assert self.popen.stdin
         self.popen.stdin.write(json.dumps([name, *arguments]) + "\n")
         self.popen.stdin.flush()
 
     def result(self) -> Any:
-        """What the next function that was sent returned."""
+        """The result of the next function that was sent."""
         assert self.popen.stdout
         line = self.popen.stdout.readline()
         assert line, f"the worker ended with {self.popen.wait()}"
@@ -138,18 +139,18 @@ class Process:
         return call
 
     def kill(self) -> None:
-        """SIGKILL; on return it is dead and waited for."""
+        """Kills it with SIGKILL, and waits for its end."""
         self.popen.send_signal(signal.SIGKILL)
         self.popen.wait()
 
     def end(self) -> None:
-        """Lets it end by itself."""
+        """Closes its stdin, and waits for its end."""
         self.popen.communicate()
 
 
 @pytest.fixture(scope="session")
 def cgroup2() -> Path:
-    """Where the whole tree of cgroups v2 is mounted."""
+    """The mount point of the whole tree of cgroups v2."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split()
         if " - cgroup2 " in line and fields[3] == "/":
@@ -159,7 +160,8 @@ def cgroup2() -> Path:
 
 @pytest.fixture
 def cgroup(request: pytest.FixtureRequest) -> Iterator[Callable[..., Path]]:
-    """`cgroup()` makes one at the top of the tree, `cgroup(parent)` one below another; they go in the end."""
+    """`cgroup()` makes one at the top of the tree, `cgroup(parent)` one below another; both are removed in
+    the end."""
     made: list[Path] = []
 
     def make(parent: Path | None = None, name: str = "") -> Path:
@@ -177,9 +179,9 @@ def cgroup(request: pytest.FixtureRequest) -> Iterator[Callable[..., Path]]:
 
 @pytest.fixture
 def process(up: object, cgroup: object) -> Iterator[Callable[..., Process]]:
-    """`process(root)` starts a worker, `setup` being shell commands that come first in a mount namespace.
+    """`process(root)` starts a worker; `setup` is shell code that runs first, in a mount namespace.
 
-    The workers end before the cgroups that they are in are removed.
+    The workers end before their cgroups are removed.
     """
     started: list[Process] = []
 
@@ -203,8 +205,8 @@ def process(up: object, cgroup: object) -> Iterator[Callable[..., Process]]:
 def working(
     up: Callable[..., simulator.SimState], process: Callable[..., Process]
 ) -> Callable[..., tuple[str, Process]]:
-    """`working("2xT4", 1, GIB)`: the root of what is up then, and a worker with a context on the second card
-    and so many bytes."""
+    """`working("2xT4", 1, GIB)`: the root of a new simulation, and a worker with a context on the second card
+    and that many bytes."""
 
     def bring(topology: str, device: int = 0, size: int = 0) -> tuple[str, Process]:
         root = up(topology).root
@@ -218,12 +220,12 @@ def working(
 
 @pytest.fixture
 def one(working: Callable[..., tuple[str, Process]]) -> Process:
-    """A process with a context on a T4, whose contexts take nothing by themselves."""
+    """A process with a context on a T4; these contexts take no memory by themselves."""
     return working("1xT4")[1]
 
 
 def used(observer: Process, device: int = 0) -> int:
-    """Bytes in use on a device, as NVML says."""
+    """Bytes in use on a device, as NVML reports."""
     memory: dict[str, int] = observer.nvml("nvmlDeviceGetMemoryInfo", device)
     assert memory["used"] + memory["free"] == memory["total"]
     return memory["used"]
@@ -244,7 +246,7 @@ def pair(
 
 
 def sanitizer(library: Path) -> str:
-    """The runtime that a sanitized library needs in a program that is not."""
+    """The runtime that an unsanitized program needs for a sanitized library."""
     listed = subprocess.run(["ldd", library], capture_output=True, text=True, check=True).stdout
     found = [line.split("=> ")[1].split()[0] for line in listed.splitlines() if "libasan" in line]
     assert found, listed

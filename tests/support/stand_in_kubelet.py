@@ -1,10 +1,10 @@
-"""The part of a kubelet that device plugins meet, over real gRPC, with protoc's messages.
+"""The part of a kubelet that device plugins use, over real gRPC, with protoc's messages.
 
-Its registration server, the client that it is to plugins, and PodResources; tests/kubernetes has a real
-kubelet besides. As the real one (pkg/kubelet/cm/devicemanager of 1.20 to 1.36) it
-removes all sockets when it starts, takes any healthy IDs that nobody has, calls without naming the pod,
-gives a regular container the IDs of its pod's init containers first and tells PodResources nothing of these,
-and marks a resource's devices unhealthy when the stream of the endpoint that was registered last ends.
+It has the registration server, the client of plugins, and PodResources; tests/kubernetes has a real kubelet.
+It behaves as the real one (pkg/kubelet/cm/devicemanager of 1.20 to 1.36): it removes all sockets when it
+starts, takes any healthy IDs that are free, and calls without naming the pod. It gives a regular container
+the IDs of its pod's init containers first, and does not list these in PodResources. It marks a resource's
+devices unhealthy when the stream of the last registered endpoint ends.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _CALLS = {
 }
 
 
-#: Programs without which nothing comes that a test waits for, each with its log.
+#: Programs whose work a test waits for, each with its log.
 needed: dict[subprocess.Popen[bytes], Path] = {}
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """What `condition` returns as soon as that is true. A program of `needed` that has ended, as one does
-    that lacks a package, is an error at once, with what it has said: all tests that wait for it would wait in
-    vain, half an hour in sum."""
+    """The first true result of `condition`. If a program of `needed` has ended, for example because a package
+    is missing, it fails at once with the program's log: otherwise every test would wait, half an hour in all.
+    """
     deadline = time.monotonic() + WAIT_S
     while not (found := condition()):
         for program, log in needed.items():
@@ -107,23 +107,23 @@ class Endpoint:
 
 
 class Kubelet:
-    """One node's. `start` and `stop` as often as a test likes; who has what outlives it, as its checkpoint
-    does."""
+    """The kubelet of one node. A test may `start` and `stop` it often; the allocations stay, as in the real
+    one's checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.plugins = folder / "device-plugins"
         self.pod_resources = folder / "pod-resources.sock"
         self.plugins.mkdir(parents=True)
-        #: By resource: the health of each ID, now and each time that it was told.
+        #: By resource: the health of each ID, now and at each report.
         self.devices: dict[str, dict[str, str]] = {}
         self.history: list[tuple[str, dict[str, str]]] = []
         #: By (namespace, pod, container, resource).
         self.given: dict[tuple[str, str, str, str], list[str]] = {}
-        #: Those of `given` that are of init containers which end.
+        #: The keys of `given` that belong to init containers which end.
         self.of_init: set[tuple[str, str, str, str]] = set()
         self.registered: list[str] = []
-        #: As kubelets of 1.25 to 1.36 are (kubernetes#121994): they leave an earlier list to its plugin, and
-        #: with the end of that the resource ends, whoever has registered it by then.
+        #: Kubelets of 1.25 to 1.36 do so (kubernetes#121994): they leave an earlier list to its plugin. When
+        #: that list ends, the resource ends, whichever plugin has registered it by then.
         self.ends_by_name = False
         self._endpoints: dict[str, Endpoint] = {}
         self._lock = threading.RLock()
@@ -164,7 +164,7 @@ class Kubelet:
         if request.version != "v1beta1":
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "unsupported version")
         assert request.options.pre_start_required and not request.options.get_preferred_allocation_available
-        # As the real one, it connects after it has answered.
+        # The real one connects after it has answered, too.
         threading.Thread(target=self._connect, args=(request.resource_name, request.endpoint)).start()
         return PLUGIN.Empty()
 
@@ -213,7 +213,7 @@ class Kubelet:
                 if (of, name) == (pod, container)
             }
 
-    # What tests do
+    # Calls of tests
 
     def healthy(self, resource: str) -> int:
         """The resource's part in the node's status.allocatable."""
@@ -237,7 +237,8 @@ class Kubelet:
         namespace: str = "default",
         is_init: bool = False,
     ) -> dict[str, str]:
-        """Admits a container, as the kubelet does; the variables that it gets. AssertionError: not enough."""
+        """Admits a container, as the kubelet does; returns its variables. AssertionError: too few devices are
+        free."""
         key = namespace, pod, container, resource
         again = [
             each
@@ -253,7 +254,7 @@ class Kubelet:
         number -= len(again)
         assert len(free) >= number, f"UnexpectedAdmissionError: {len(free)} of {resource}, {number} requested"
         endpoint = self.endpoint(resource)
-        ids = [*again, *random.sample(free, number)]  # it walks a map
+        ids = [*again, *random.sample(free, number)]  # the real one iterates over a map
         answer = endpoint.call("Allocate", container_requests=[{"devices_ids": ids}])
         with self._lock:
             self.given[key] = ids
@@ -261,7 +262,7 @@ class Kubelet:
         return dict(answer.container_responses[0].envs)
 
     def pre_start(self, pod: str, resource: str, container: str = "main", namespace: str = "default") -> None:
-        """grpc.RpcError where the plugin refuses it."""
+        """grpc.RpcError if the plugin refuses it."""
         ids = self.given[namespace, pod, container, resource]
         self.endpoint(resource).call("PreStartContainer", devices_ids=ids)
 
@@ -272,7 +273,7 @@ class Kubelet:
 
 @contextmanager
 def running() -> Iterator[Kubelet]:
-    """One that runs, in a short folder: socket paths have 107 bytes."""
+    """A running kubelet, in a short folder: socket paths have at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="xpu-k-") as folder:
         found = Kubelet(Path(folder))
         found.start()

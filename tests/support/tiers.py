@@ -1,13 +1,12 @@
-"""Tests that cost minutes are left out while what they protect is as it was when they passed.
+"""Tests that cost minutes are left out while the files that they protect are the same as when they passed.
 
-They need clean distributions, a machine in qemu, a Kubernetes of their own or an emulator, or measure C for
-minutes that only C and the simulator can change. `make test-all`
-(pytest --all) runs them whatever has changed, and writes down in tests/passed.json which content of the files
-below they have passed with; that file is committed. `make test` runs those whose files differ from it, and
-says of the others since when nothing has changed. What is written down is of content and not of a machine, so
-that every clone comes to the same answer.
+They need clean distributions, a machine in qemu, a Kubernetes of their own or an emulator, or they measure C
+for minutes. `make test-all` (pytest --all) runs them always, and records in tests/passed.json the digests of
+the files below with which they passed; that file is committed. `make test` runs the tests whose files differ,
+and prints for the others the date since which nothing has changed. A digest is of content, not of a machine,
+so every clone comes to the same answer.
 
-python3 -m support.tiers FOLDER: exit status 0 where the folder's tests would run.
+python3 -m support.tiers FOLDER: the exit status is 0 if the folder's tests would run.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ PASSED = REPOSITORY / "tests" / "passed.json"
 _PACKAGES = ("Makefile", "setup.py", "pyproject.toml", "config", "hooks", "packaging")
 _ENGINES = ("src/xpu_runtime/engines", "src/xpu_runtime/oci", "src/xpu_runtime/start", "native/launcher")
 _NATIVE = ("Makefile", "native", "sim", "src/xpu_runtime/limits", "src/xpu_runtime/linux")
-#: What each folder, or file, alone protects: its own tests and tests/support besides. What other tests would
-#: find too is not here.
+#: What each folder, or file, protects and no other test does, besides its own tests and tests/support.
 PROTECTS = {
     "tests/account": _NATIVE,
     "tests/bench": (*_NATIVE, "bench", "packaging", "src/xpu_runtime/vendors", "src/xpu_runtime/delivery"),
@@ -60,11 +58,11 @@ PROTECTS = {
 
 
 def digest(tests: str) -> str:
-    """Of the names and bytes of all that these tests protect, of themselves and of what they share."""
+    """The digest of the names and bytes of everything that these tests protect and use, and of themselves."""
     found = hashlib.sha256()
     for path in sorted(_files(tests)):
         link = os.readlink(path) if path.is_symlink() else ""
-        mode = 0 if link else path.stat().st_mode & 0o100  # git keeps no more of it
+        mode = 0 if link else path.stat().st_mode & 0o100  # git keeps only this bit
         found.update(f"{path.relative_to(REPOSITORY)}\0{mode}\0{link}\0".encode())
         found.update(hashlib.sha256(b"" if link else path.read_bytes()).digest())
     return found.hexdigest()
@@ -82,7 +80,7 @@ def _files(tests: str) -> Iterator[Path]:
 
 
 def as_passed() -> dict[str, str]:
-    """The tests whose files are as when they passed, and the day on which they did."""
+    """The tests whose files are the same as when they passed, with that day."""
     known = json.loads(PASSED.read_text()) if PASSED.exists() else {}
     return {tests: day for tests, (content, day) in known.items() if content == digest(tests)}
 
@@ -102,7 +100,7 @@ _SOME = (
     "lf",
 )
 _LEFT_OUT = pytest.StashKey[dict[str, str]]()
-#: At the run's begin: what changes meanwhile has not passed.
+#: Taken when the run begins: files that change meanwhile have not passed.
 _DIGESTS = pytest.StashKey[dict[str, str]]()
 
 
@@ -118,7 +116,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         config.stash[_LEFT_OUT] = config.workerinput["left_out"]
         return
-    # A folder or file that is named is wanted.
+    # A folder or file that is named is always run.
     whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
     everything = config.getoption("all")
     config.stash[_LEFT_OUT] = as_passed() if whole and not everything else {}

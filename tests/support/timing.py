@@ -1,4 +1,4 @@
-"""Figures of time, on machines that have other things to do."""
+"""Measurements of time, on machines that have other things to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TIMES = 3
 
 
 def within(low: float, high: float, measure: Callable[[], float]) -> None:
-    """The figure is between two; measured again where the machine was too busy for it."""
+    """Checks that the value is in range; measures again if it is not, because the machine may be busy."""
     found = [measure()]
     while not low <= found[-1] <= high and len(found) < TIMES:
         found.append(measure())
@@ -16,7 +16,7 @@ def within(low: float, high: float, measure: Callable[[], float]) -> None:
 
 
 def equals(expected: object, measure: Callable[[], object]) -> None:
-    """They are as expected, say pytest.approx; measured again where the machine was too busy for it."""
+    """Checks that the value is as expected, say pytest.approx; measures again if it is not."""
     found = [measure()]
     while found[-1] != expected and len(found) < TIMES:
         found.append(measure())

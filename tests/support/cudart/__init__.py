@@ -1,6 +1,6 @@
-"""What tests with NVIDIA's real CUDA runtime share: its libraries, and a program that uses them.
+"""NVIDIA's real CUDA runtime for tests: its libraries, and a program that uses them.
 
-The libraries are packages of the `dev` extra: nothing of them is shipped, and no toolkit is needed. The
+The libraries are packages of the `dev` extra: none of them is shipped, and no toolkit is needed. The
 simulator's tests run the program on a card, those of the interposers in a slice of one.
 """
 
@@ -17,13 +17,13 @@ import pytest
 from ..simulation import build
 
 PROGRAM = Path(__file__).with_name("program.c")
-#: What it can be told to do.
+#: The program's commands.
 CHECKS = (
     *("devices", "linear", "shapes", "host", "too-much", "streams", "pools"),
     *("graph", "capture", "graph-too-much", "kernel", "reset"),
 )
 
-#: The package of each version, and what of it a program is linked with.
+#: The package of each version, and the file in it that a program links with.
 PACKAGES = {
     "11": ("nvidia-cuda-runtime-cu11", "libcudart.so.11.0"),
     "12": ("nvidia-cuda-runtime-cu12", "libcudart.so.12"),
@@ -41,13 +41,13 @@ class Runtime(NamedTuple):
 
     @property
     def major(self) -> int:
-        """Of its CUDA version."""
+        """The major number of its CUDA version."""
         return int(self.name.split("-")[0])
 
     def compile(self, source: Path, program: Path) -> Path:
-        """Builds a program from one C file, which finds the runtime where it lies."""
+        """Builds a program from one C file; the program finds the runtime at its path here."""
         flags = ["-std=c11", "-g", "-Wall", "-Wextra", "-Werror"]
-        if self.major == 12:  # the name that its header gives the function
+        if self.major == 12:  # the function's name in its header
             flags.append("-DcudaGetDeviceProperties=cudaGetDeviceProperties_v2")
         rest = (
             ["-ldl", "-lrt", "-lpthread"]
@@ -59,7 +59,7 @@ class Runtime(NamedTuple):
 
 
 def runtimes() -> list[Runtime]:
-    """All that there are for this kind of machine."""
+    """All runtimes for this kind of machine."""
     found = []
     for name, (package, library) in PACKAGES.items():
         if name == "11" and platform.machine() != "x86_64":
@@ -72,13 +72,13 @@ def runtimes() -> list[Runtime]:
 
 @pytest.fixture(scope="session")
 def native_with_cudart() -> Path:
-    """The simulator's compiled parts, with what the runtime asks of its driver."""
+    """The simulator's compiled parts, with the functions that the runtime needs."""
     return build("sim-cudart", "CUDART=1")
 
 
 @pytest.fixture(scope="session", params=runtimes(), ids=lambda runtime: runtime.name)
 def runtime(request: pytest.FixtureRequest) -> Runtime:
-    """Each of them."""
+    """Each of the runtimes."""
     found: Runtime = request.param
     return found
 

@@ -1,4 +1,4 @@
-"""What a worker (worker.py) can do with code that is linked, maps of tensors, and waits for values."""
+"""A worker's functions (worker.py) for linked code, maps of tensors, and waits for values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Code:
         return [int(result), bytes_of_it.value]
 
     def link_wrongly(self, path: str) -> list[int]:
-        """Results: an empty text, an unknown kind, a file that is not there; an image of nothing; the end."""
+        """Results: an empty text, an unknown kind, a missing file; an image of nothing; the end."""
         state, image = c_void_p(), c_void_p()
         self.cuda.cuLinkCreate_v2(0, None, None, byref(state))
         return [
@@ -42,7 +42,7 @@ class Code:
         ]
 
     def tensor_map(self, address: int, sizes: list[int], strides: list[int], box: list[int]) -> list[int]:
-        """cuTensorMapEncodeTiled of bytes: result, and how many of the map's are not 0."""
+        """cuTensorMapEncodeTiled of bytes: result, and how many bytes of the map are not 0."""
         room = (ctypes.c_ubyte * (128 + 63))()
         start = -ctypes.addressof(room) % 64
         rank = len(sizes)
@@ -60,7 +60,7 @@ class Code:
         return [int(result), sum(byte != 0 for byte in room)]
 
     def await_values(self, pointer: int) -> list[int]:
-        """Results of waiting for a value of 32 and of 64 bits, and of a batch of such."""
+        """The results of waiting for a value of 32 and of 64 bits, and of a batch of both."""
         return [
             self.cuda.cuStreamWaitValue32(None, c_ulonglong(pointer), c_uint(0), 0),
             self.cuda.cuStreamWaitValue64(None, c_ulonglong(pointer), c_uint64(0), 0),

@@ -1,4 +1,4 @@
-"""What a worker (worker.py) can do with events, of which it knows each by a number."""
+"""A worker's functions (worker.py) for events; it knows each event by a number."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Events:
         return int(self.cuda.cuEventSynchronize(self.events[number]))
 
     def event_await(self, number: int) -> int:
-        """The default stream's later work waits for it."""
+        """Makes the default stream's later work wait for it."""
         return int(self.cuda.cuStreamWaitEvent(None, self.events[number], 0))
 
     def event_destroy(self, number: int) -> int:
@@ -56,7 +56,7 @@ class Events:
         return [self.cuda.cuIpcOpenEventHandle(byref(event), passed), self._numbered(event)]
 
     def event_ipc_reopen(self, handle: str, times: int) -> int:
-        """Opened and destroyed again; the first result that is not 0."""
+        """Opens and destroys it twice; the first result that is not 0."""
         event = c_void_p()
         passed = Handle.from_buffer_copy(bytes.fromhex(handle))
         result = 0

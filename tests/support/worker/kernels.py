@@ -1,5 +1,5 @@
-"""What a worker (worker.py) can ask a device and a kernel about itself, also by the private tables that
-NVIDIA's libraries read."""
+"""A worker's functions (worker.py) that ask a device and a kernel about themselves, also by the private
+tables that NVIDIA's libraries read."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
 
-#: cuGetExportTable's names of what tools know of a thread, of contexts and streams, and of modules; of where
-#: multiprocessors lie.
+#: cuGetExportTable's ids of the tables about a thread, about contexts and streams, and about modules; and of
+#: the table of multiprocessors' places.
 THREAD = bytes.fromhex("42d85a8123f6cb478298f6e78a3aecdc")
 CONTEXT = bytes.fromhex("21318c60971432488ca641ff7324c8f2")
 MODULE = bytes.fromhex("6e163fbeb958444d835ce182aff1991e")
@@ -33,7 +33,7 @@ class Kernels:
     module: c_void_p
 
     def device_attributes(self, numbers: list[int], device: int = 0) -> list[int]:
-        """cuDeviceGetAttribute's values; -1 where it fails."""
+        """cuDeviceGetAttribute's values; -1 for an error."""
         value = c_int()
         return [
             -1 if self.cuda.cuDeviceGetAttribute(byref(value), number, device) else value.value
@@ -73,7 +73,7 @@ class Kernels:
         ]
 
     def numbers_by_tables(self) -> list[int]:
-        """Of the current context and of a stream: by the tables, and by cuCtxGetId and cuStreamGetId."""
+        """Ids of the current context and of a stream: by the tables, and by cuCtxGetId and cuStreamGetId."""
         context, stream, behind = c_void_p(), c_void_p(), c_void_p()
         numbers = [c_ulonglong() for _ in range(4)]
         self.cuda.cuStreamCreate(byref(stream), 0)
@@ -86,7 +86,7 @@ class Kernels:
         return [number.value for number in numbers]
 
     def launch_each_kernel(self) -> list[int]:
-        """Launches what the module's table shows of its kernels: how many there are, and the results."""
+        """Launches each kernel in the module's table: their number, and the results."""
         results = []
 
         def visit(of: int, kernel: int) -> None:
@@ -96,7 +96,7 @@ class Kernels:
         return [count, *results]
 
     def places(self) -> int:
-        """What the table of the multiprocessors' places answers."""
+        """The result of the table of the multiprocessors' places."""
         return int(self._entry(PLACES, 4)(byref(c_void_p()), byref(c_void_p())))
 
     def load_library(self, size: int, options: list[int]) -> list[int]:

@@ -1,7 +1,7 @@
-"""What a worker (worker.py) can do with memory: pools, mappable memory, arrays, and other processes' memory.
+"""A worker's functions (worker.py) for memory: pools, mappable memory, arrays, and other processes' memory.
 
-Each method calls one function of the driver API, or the few that belong together, and returns the result (or
-the result and what it gave). Structs are packed by hand, as cuda.h lays them out.
+Each method calls one function of the driver API, or a few that belong together, and returns the result and
+the values. Structs are packed by hand, as cuda.h lays them out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Memory:
     # ---- allocations of the simple kind ----
 
     def alloc_v1(self, size: int) -> list[int]:
-        """The function of 32-bit times: result and pointer."""
+        """The function for 32-bit pointers: result and pointer."""
         pointer = c_uint()
         return [self.cuda.cuMemAlloc(byref(pointer), c_uint(size)), pointer.value]
 
@@ -34,7 +34,7 @@ class Memory:
         return [self.cuda.cuMemAllocManaged(byref(pointer), c_size_t(size), 1), pointer.value]
 
     def alloc_many(self, size: int, count: int) -> list[int]:
-        """The first result that is not 0, and how many there were before it; all are freed again."""
+        """The first result that is not 0, and the number of allocations before it; all are freed again."""
         pointers = (c_ulonglong * count)()
         done = 0
         result = 0
@@ -81,7 +81,8 @@ class Memory:
         return [self.cuda.cuCtxGetLimit(byref(value), limit), value.value]
 
     def advise(self, pointer: int, size: int) -> list[int]:
-        """Has managed memory prefer device 0 and be brought to the host; results, and what is known then."""
+        """Makes device 0 the preferred place of managed memory and prefetches it to the host: the results,
+        and the attributes afterwards."""
         known = (c_int * 2)()
         results = [
             self.cuda.cuMemAdvise(c_ulonglong(pointer), c_size_t(size), 3, 0),
@@ -126,7 +127,7 @@ class Memory:
         return [self.cuda.cuMemGetDefaultMemPool(byref(found), place, 1), found.value or 0]
 
     def alloc_async(self, size: int, pool: int = 0, suffix: str = "") -> list[int]:
-        """From a pool, or the device's own; `suffix`: "_ptsz" for the other symbol."""
+        """Allocates from a pool, or from the device's own; `suffix`: "_ptsz" for the other symbol."""
         pointer = c_ulonglong()
         if pool:
             function = getattr(self.cuda, f"cuMemAllocFromPoolAsync{suffix}")
@@ -243,7 +244,7 @@ class Memory:
         os.close(descriptor)
 
     def listen(self, path: str) -> None:
-        """Opens the socket that `take` waits at."""
+        """Opens the socket at which `take` waits."""
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen()
@@ -294,7 +295,7 @@ class Memory:
     # ---- arrays ----
 
     def array(self, width: int, height: int, depth: int = 0, channels: int = 1, flags: int = 0) -> list[int]:
-        """Of 32-bit floats; cuArray3DCreate's result and the array."""
+        """cuArray3DCreate of 32-bit floats: result and array."""
         made = c_void_p()
         description = struct.pack("=QQQiII4x", width, height, depth, 0x20, channels, flags)
         return [self.cuda.cuArray3DCreate_v2(byref(made), description), made.value or 0]

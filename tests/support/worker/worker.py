@@ -1,7 +1,7 @@
-"""A process that uses simulated devices, told what to do line by line: run as `python worker.py ROOT`.
+"""A process that uses simulated devices as tests tell it: run as `python worker.py ROOT`.
 
-Each line on stdin is a JSON list, a function of `Worker` and its arguments; each line on stdout is what it
-returned. It loads the libraries by their paths below ROOT, as a program in a container would by their names.
+Each line on stdin is a JSON list, a function of `Worker` and its arguments; each line on stdout is the
+result. It loads the libraries by their paths below ROOT; a program in a container would use their names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import pynvml
 
-sys.path[0] = os.path.dirname(os.path.dirname(sys.path[0]))  # tests: this is run by its path
+sys.path[0] = os.path.dirname(os.path.dirname(sys.path[0]))  # tests: this file is run by its path
 from support.worker.code import Code  # noqa: E402
 from support.worker.events import Events  # noqa: E402
 from support.worker.kernels import Kernels  # noqa: E402
@@ -50,7 +50,7 @@ class Worker(Memory, Events, Code, Kernels):
         return int(result or self.cuda.cuModuleLoadData(byref(self.module), b"image"))
 
     def create(self, device: int = 0) -> int:
-        """A context of its own; cuCtxCreate's result."""
+        """Makes a context of its own; cuCtxCreate's result."""
         context = c_void_p()
         result = self.cuda.cuCtxCreate_v2(byref(context), 0, device)
         self.contexts.append(context)
@@ -130,10 +130,11 @@ class Worker(Memory, Events, Code, Kernels):
         return int(self.cuda.cuStreamQuery(None))
 
     def timed(self, name: str, times: int = 1) -> list[float]:
-        """Result and milliseconds that the device takes for some kernels.
+        """Result, and the device's milliseconds for some kernels.
 
-        They are queued behind another one that still runs when the last of them is launched, so that the
-        device never waits for this process between them; where it did, the other one was too short.
+        They are queued behind another kernel, so that the device never waits for this process between them.
+        If that kernel ends before the last one is launched, it was too short, and the measurement is
+        repeated.
         """
         blocker = 50
         while True:
@@ -171,7 +172,7 @@ class Worker(Memory, Events, Code, Kernels):
             return {"error": error.value}
 
     def count(self) -> Any:
-        """Names of NVML's devices' UUIDs, or the error."""
+        """The UUIDs of NVML's devices, or the error."""
         try:
             pynvml.nvmlInit()
             handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
@@ -206,7 +207,7 @@ class Worker(Memory, Events, Code, Kernels):
         os.setuid(uid)
 
     def fork(self) -> int:
-        """A child that waits for ever with all that this process has open; its pid."""
+        """Forks a child that waits for ever with all open files of this process; its pid."""
         child = os.fork()
         if child == 0:
             os.close(0)
@@ -216,7 +217,7 @@ class Worker(Memory, Events, Code, Kernels):
         return child
 
     def in_child(self, *calls: list[Any]) -> Any:
-        """The same functions, in a forked child that then ends; what they returned."""
+        """The results of the same functions in a forked child, which then ends."""
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
