@@ -1,8 +1,8 @@
-"""What `xpu agent` costs: its CPU time, user and system, in percent of one core.
+"""The cost of `xpu agent`: its CPU time, user and system, in percent of one core.
 
 agent.py PREFIX... [--seconds N] [--only TEXT]. Each case is measured for N seconds (10) with each
-installation in turn. Eight simulated cards; the containers are their pages alone, which one process here
-writes as programs at work would. The agent's process that asks the driver counts too. Needs root.
+installation in turn. There are eight simulated cards. The containers are pages alone; one process here writes
+them as working programs would. The time of the agent's process that asks the driver counts too. Needs root.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ import timing  # noqa: E402
 from xpu_runtime.limits import pages  # noqa: E402
 
 CARDS, SLICES = 8, 64
-#: Percent of a card that each slice has been granted.
+#: The part of a card that each slice has, in percent.
 CAP = 12
-#: Between two writes of the programs' into their pages, as the pacer's threads do it.
+#: Seconds between two writes into the pages, as the pacer's threads make them.
 STEP_S = 0.005
-#: Until an agent has seen the pages, and all that it does once is done.
+#: Seconds until an agent has seen the pages and has finished its first work.
 SETTLE_S = 2.0
 
 
 class Page:
-    """The usage page of one container with one slice, written as its programs would."""
+    """The usage page of one container with one slice, written as its programs would write it."""
 
     def __init__(self, folder: Path, number: int, sched: str) -> None:
         folder.mkdir(parents=True)
@@ -58,28 +58,28 @@ class Page:
 
 
 def idle(page: Page, now: float) -> None:
-    """Nothing is launched."""
+    """Launches nothing."""
 
 
 def waiting(page: Page, now: float) -> None:
-    """More is launched than it may have."""
+    """Launches ask for more time than the share."""
     page.use(int(STEP_S * 1e9 / SLICES * CARDS), 1)
 
 
 def below_its_share(page: Page, now: float) -> None:
-    """Half of its cap is used, and no launch waits."""
+    """Half of the cap is used, and no launch waits."""
     page.use(int(STEP_S * 1e9 * CAP / 200), 0)
 
 
 def bursty(page: Page, now: float) -> None:
-    """As `waiting`, with pauses of some tenths of a second."""
+    """The same as `waiting`, with pauses of some tenths of a second."""
     if now >= page.until:
         page.on, page.until = not page.on, now + random.uniform(0.1, 0.6)
     if page.on:
         waiting(page, now)
 
 
-#: Name: how many containers, how they share, what they do.
+#: Name: the number of containers, their way to share, their load.
 CASES: dict[str, tuple[int, str, Callable[[Page, float], None]]] = {
     "no container": (0, "burst", idle),
     "64 idle slices of burst": (SLICES, "burst", idle),
@@ -118,7 +118,7 @@ class Node:
 def percent_of_a_core(
     node: Node, count: int, sched: str, load: Callable[[Page, float], None], seconds: float
 ) -> float:
-    """While `count` containers do what `load` does."""
+    """Measures while `count` containers have `load`."""
     top = node.folder / "run" / "slices"
     made = [Page(top / f"{number}-1", number, sched) for number in range(count)]
     agent = subprocess.Popen([node.xpu, "agent"], env=node.environ, stderr=subprocess.DEVNULL)
@@ -144,7 +144,8 @@ def drive(made: list[Page], load: Callable[[Page, float], None], seconds: float)
 
 
 def cpu_ns(pid: int) -> int:
-    """Of the process and its children (Documentation/scheduler/sched-stats.rst: /proc/PID/schedstat)."""
+    """The CPU time of the process and its children (Documentation/scheduler/sched-stats.rst:
+    /proc/PID/schedstat)."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     each = [Path(f"/proc/{one}/schedstat").read_text().split()[0] for one in (pid, *children)]
     return sum(map(int, each))

@@ -1,12 +1,13 @@
-"""What our part of a container's start costs: create + start + delete, against the low-level runtime alone.
+"""The cost of our part in a container's start: create + start + delete, against the low-level runtime alone.
 
-container_start.py PREFIX [RUNS]. Real runc, real bundles, the simulated device; medians of interleaved runs.
-A slice whose memory the driver holds, the same with a cap on cores, which the interposers hold beside it, and
-one of which the interposers hold both, on an older driver. The same once more done by the start workers of
-`xpu agent`, and both ways with a root folder that no container had before: mount points and links are made in
-it then, as at the first start of every container of an engine. And many at once, each in a root folder of its
-own. Root folders lie on a new ext4 in a file, state on a tmpfs; `unshare -m` has both gone with the bench.
-Also the largest resident memory of a shim and of a hook, and what a thousand grants in the ledger add.
+container_start.py PREFIX [RUNS]. It uses real runc, real bundles and the simulated device, and prints medians
+of interleaved runs. The slices: memory that the driver holds; the same with a cap on cores, which the
+interposers hold; and both held by the interposers, on an older driver. Each is also started by the start
+workers of `xpu agent`, and with a root folder that no container had before. Mount points and links are made
+in such a folder, as at the first start of every container of an engine. Last, many containers start at once,
+each in a root folder of its own. Root folders lie on a new ext4 in a file, state on a tmpfs; with `unshare
+-m` both go with the bench. It also prints the largest resident memory of a shim and of a hook, and the cost
+of a thousand grants in the ledger.
 """
 
 from __future__ import annotations
@@ -33,37 +34,36 @@ import image  # noqa: E402
 RUNC = shutil.which("runc", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin") or "runc"
 PROBE = os.path.join(HERE, "..", "build", "probe", "cuda-probe")
 GRANTS = 1000
-#: Of a bench's own disk; what is not written takes none.
+#: The size of the bench's own disk. Unwritten blocks take no space.
 DISK_BYTES = 4 << 30
 #: Seconds for a container to end by itself.
 PATIENCE_S = 60
-#: How many containers are started, and ended, at once.
+#: The number of containers that start, and end, at once.
 AT_ONCE = (50, 100)
 
 
 def own_file_systems(folder: str) -> None:
-    """Mounts a new ext4 at `folder`, and a tmpfs at `run` in it, as /run is one on every node.
+    """Mounts a new ext4 at `folder`, and a tmpfs at `run` in it, as every node has at /run.
 
-    On the machine's own disk the figures depend on what was done before: ext4 does not use an inode again
-    for one to five minutes after its file was deleted, and where thousands were, it looks at each of them
-    for each file that is made (recently_deleted in fs/ext4/ialloc.c). That added 9 ms to a start in a new
-    root folder.
+    On the machine's own disk the figures depend on earlier work: ext4 does not reuse an inode for one to five
+    minutes after its file was deleted. After thousands of deletions it looks at each of these inodes for each
+    new file (recently_deleted in fs/ext4/ialloc.c). That added 9 ms to a start in a new root folder.
     """
     image = f"{folder}.ext4"
     with open(image, "wb") as file:
         file.truncate(DISK_BYTES)
-    # Nothing that the kernel would do in the background later.
+    # By default the kernel does this work later, in the background.
     now = "lazy_itable_init=0,lazy_journal_init=0"
     subprocess.run(["mkfs.ext4", "-q", "-F", "-N", "65536", "-E", now, image], check=True)
     subprocess.run(["mount", "-o", "loop", image, folder], check=True)
-    os.unlink(image)  # it is there until it is unmounted
+    os.unlink(image)  # the file stays until it is unmounted
     run = os.path.join(folder, "run")
     os.mkdir(run)
     subprocess.run(["mount", "-t", "tmpfs", "xpu-bench", run], check=True)
 
 
 class Bench:
-    """A node with a simulated card, and bundles. Its folder goes with it."""
+    """A node with a simulated card, and bundles. Its folder is removed at the end."""
 
     def __init__(self, prefix: str, topology: str) -> None:
         folder = tempfile.mkdtemp(prefix="xpu-b-", dir="/run")
@@ -86,7 +86,7 @@ class Bench:
         subprocess.run([self.xpu, "sim", *words], env=self.environ, stdout=self.null, check=True)
 
     def start_agent(self) -> None:
-        """Returns when its start workers take calls."""
+        """Returns when the start workers take calls."""
         self.agent = subprocess.Popen([self.xpu, "agent"], env=self.environ, stderr=subprocess.DEVNULL)
         while not os.path.exists(os.path.join(self.folder, "run", "start.sock")):
             time.sleep(0.05)
@@ -102,7 +102,7 @@ class Bench:
         os.rmdir(self.folder)
 
     def bundle(self, name: str, *env: str) -> str:
-        """A bundle of the one image; its spec is written anew before each create, as an engine does."""
+        """A bundle of the one image. Its spec is written anew before each create, as an engine does."""
         path = os.path.join(self.folder, name)
         os.mkdir(path)
         with open(os.path.join(self.folder, "config.json")) as file:
@@ -128,7 +128,7 @@ class Bench:
             raise SystemExit(f"{program} {' '.join(words)} failed")
 
     def cycle(self, program: str, bundle: str, fresh: int = 0) -> Callable[[], None]:
-        """`fresh`: how many root folders to make, one for each call; else all have the same."""
+        """`fresh`: the number of root folders to make, one for each call; 0: all calls share one."""
         name = f"{os.path.basename(self.folder)}-{os.path.basename(bundle)}"
         root = os.path.join(self.folder, "rootfs")
         copies = [f"{bundle}/root-{number}" for number in range(fresh)]
@@ -144,7 +144,7 @@ class Bench:
             with open(f"{bundle}/pid") as file:
                 process = os.pidfd_open(int(file.read()))
             self.call(program, "start", name)
-            # runc kills what still runs, and looks only 100 ms later whether it has ended.
+            # runc kills a running container, and looks only 100 ms later whether it has ended.
             select.select([process], [], [], PATIENCE_S)
             os.close(process)
             self.call(program, "delete", name)
@@ -152,7 +152,7 @@ class Bench:
         return run
 
     def at_once(self, program: str, count: int, *env: str) -> Callable[[], None]:
-        """`count` cycles side by side, each of a container and a root folder of its own."""
+        """`count` cycles side by side, each with a container and a root folder of its own."""
         name = os.path.basename(program)
         root = os.path.join(self.folder, "rootfs")
         cycles = []
@@ -201,20 +201,20 @@ class Bench:
 
 
 def peak_memory(bench: Bench, bundle: str) -> dict[str, float]:
-    """MiB of resident memory at most, of the shim up to its exec, and of the start's hook below runc.
+    """The maximum resident memory in MiB, of the shim up to its exec and of the start's hook below runc.
 
-    The bundle's request is one that the launcher leaves to the shim.
+    The launcher leaves this bundle's request to the shim.
     """
     found = {}
     shutil.copy(os.path.join(bundle, "engine.json"), os.path.join(bundle, "config.json"))
-    # /bin/true in the low-level runtime's place is smaller than what it takes the place of.
+    # /bin/true replaces the low-level runtime: it is smaller.
     config = os.path.join(bench.folder, "true.yaml")
     with open(config, "w") as file:
         file.write("low_level_runtimes: [/bin/true]\n")
     words = [bench.runtime, "create", "--bundle", bundle, "memory"]
     environ = {**bench.environ, "XPU_CONFIG": config}
     for _ in range(2):  # the first compiles the configuration
-        shim = os.posix_spawn(bench.runtime, words, environ)  # the launcher becomes it
+        shim = os.posix_spawn(bench.runtime, words, environ)  # the launcher becomes the shim
         found["shim"] = os.wait4(shim, 0)[2].ru_maxrss / 1024
 
     log = os.path.join(bundle, "memory")

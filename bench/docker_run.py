@@ -1,7 +1,7 @@
-"""What a slice adds to `docker run --rm`, against the same container with runc alone.
+"""The cost of a slice in `docker run --rm`, against the same container with runc alone.
 
-docker_run.py PREFIX [RUNS]. A containerd and a dockerd of its own, with roots, sockets and a cgroup below one
-folder; medians of interleaved runs, without `xpu agent` and with it. Needs root.
+docker_run.py PREFIX [RUNS]. It starts a containerd and a dockerd, with roots, sockets and a cgroup below one
+folder, and prints medians of interleaved runs, with and without `xpu agent`. Needs root.
 """
 
 from __future__ import annotations

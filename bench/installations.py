@@ -1,7 +1,7 @@
-"""What a start costs with one installation and another: installations.py NAME=PREFIX NAME=PREFIX... [RUNS]
+"""The cost of a start with several installations: installations.py NAME=PREFIX NAME=PREFIX... [RUNS]
 
-Such as the tree of `make install` beside an unpacked package, each with a node of its own; medians of
-interleaved runs of create + start + delete of a container whose slice the driver holds.
+It compares, for example, the tree of `make install` with an unpacked package, each on a node of its own. It
+prints medians of interleaved runs of create + start + delete, for a container whose slice the driver holds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the interposers cost a program: calls, allocations, loading; with them and without.
+"""The cost of the interposers to a program: calls, allocations, loading; with them and without.
 
-interposers.py PREFIX [RUNS]. Over a simulated card, and over a libcuda in which every call takes a few
-nanoseconds (native/constant_cuda.c): the simulated driver's calls are round trips to a daemon, in whose
-spread a microsecond is lost. Medians of interleaved runs; needs root. No test fails by the bounds.
+interposers.py PREFIX [RUNS]. It measures over a simulated card, and over a libcuda in which every call takes
+a few nanoseconds (native/constant_cuda.c). The simulated driver's calls are round trips to a daemon, in whose
+spread a microsecond is lost. It prints medians of interleaved runs. Needs root. No test fails by the bounds.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import sandbox  # noqa: E402
 BUILD = os.path.join(REPOSITORY, "build")
 PROGRAM = os.path.join(BUILD, "bench", "time-calls")
 GIB = 1 << 30
-LIMIT = 12 * GIB  # of the sandboxes: it is there, but never reached
+LIMIT = 12 * GIB  # of the sandboxes: it is set and never reached
 CONSTANT_UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 
-#: Calls of time-calls: what they are, and how much more they may take, in nanoseconds.
+#: Calls of time-calls: a name, and the nanoseconds that each may take more.
 CALLS = {
     "init": ("cuInit, once more", 5),
     "total": ("cuDeviceTotalMem", 5),
@@ -43,9 +43,9 @@ CALLS = {
     "nvml-info": ("nvmlDeviceGetMemoryInfo", None),
 }
 MANY, PAIRS = 64, 50000
-#: Launches: in how many threads of one process, and in how many processes.
+#: The number of launching threads in one process, and of launching processes.
 THREADS, LAUNCHING, LAUNCHES = (1, 8, 64), 32, 400000
-#: Percent of the device's time: a cap that launches which take no time do not reach.
+#: A cap, in percent of the device's time, that launches of no length do not reach.
 CAP = 90
 STARTING = 300
 STEPS = ("dlopen", "cuInit", "the first context")
@@ -53,8 +53,8 @@ MS = 1e6
 
 
 class Measurement(NamedTuple):
-    """A row of the table: medians in nanoseconds, and how much more the interposers may take (None:
-    unsaid)."""
+    """A row of the table: medians in nanoseconds, and the nanoseconds that the interposers may add (None: no
+    bound)."""
 
     name: str
     without: float
@@ -72,7 +72,7 @@ def both(run: Callable[[bool], None], runs: int) -> None:
 
 
 class Samples:
-    """Values by name, for each of with and without; what a first round leaves is not counted."""
+    """Values by name, with and without the interposers. A first round does not count."""
 
     def __init__(self) -> None:
         self.values: dict[bool, dict[str, list[float]]] = {False: {}, True: {}}
@@ -95,7 +95,8 @@ def time_calls(interposed: bool, *words: str) -> str:
 
 
 def together(interposed: bool, count: int, *words: str) -> tuple[int, list[list[int]]]:
-    """`count` processes that begin at one moment: that moment, and the numbers that each printed."""
+    """Starts `count` processes that begin at one moment. Returns that moment, and the numbers that each
+    printed."""
     go_out, go_in = os.pipe()
     started = [
         subprocess.Popen(
@@ -119,7 +120,7 @@ def together(interposed: bool, count: int, *words: str) -> tuple[int, list[list[
     return begin, printed
 
 
-# ---- what is measured in a sandbox ----
+# ---- measurements in a sandbox ----
 
 
 def of_calls(runs: int) -> list[Measurement]:
@@ -135,7 +136,7 @@ def of_calls(runs: int) -> list[Measurement]:
 
 
 def of_many(runs: int, pairs: int) -> list[Measurement]:
-    """What a pair takes each of many processes, without what they stand in line for a processor."""
+    """The time of a pair in each of many processes, without the wait for a processor."""
     samples = Samples()
 
     def run(interposed: bool) -> None:
@@ -148,7 +149,7 @@ def of_many(runs: int, pairs: int) -> list[Measurement]:
 
 
 def of_launches(runs: int, kind: str) -> list[Measurement]:
-    """Processor time of a launch that is not held back."""
+    """The processor time of a launch that is not held back."""
     samples = Samples()
 
     def run(interposed: bool) -> None:
@@ -181,8 +182,8 @@ def of_start(runs: int) -> list[Measurement]:
 
 
 def of_many_starts(runs: int) -> list[Measurement]:
-    """From the moment when all may go to the one when each has its context; and the part of it that they did
-    not stand in line for a processor, which a machine with few or busy ones says less about."""
+    """The time from the common start until each process has its context, and the part of it without the wait
+    for a processor. On a machine with few or busy processors the second says more."""
     samples = Samples()
 
     def run(interposed: bool) -> None:
@@ -204,7 +205,7 @@ def of_many_starts(runs: int) -> list[Measurement]:
 
 
 def inside(runs: int, pairs: int, launches: str) -> None:
-    """In a sandbox: prints its measurements as JSON; `launches`: only those of launches, of this kind."""
+    """Runs in a sandbox: prints its measurements as JSON. `launches`: only launches, of this kind."""
     few = max(2, runs // 3)
     if launches:
         print(json.dumps(of_launches(few, launches)))
@@ -238,7 +239,7 @@ def measure(
 
 
 def over_simulation(prefix: str, arguments: list[str]) -> list[Measurement]:
-    """Over a card that is brought up for it, on a driver without memory limits of its own."""
+    """Measures over a card that is started for this, with a driver without memory limits of its own."""
     xpu = os.path.join(prefix, "bin", "xpu")
     with tempfile.TemporaryDirectory(prefix="xpu-b-") as folder:
         environ = {**os.environ, "XPU_RUN_DIR": folder, "XPU_CONFIG": os.path.join(folder, "config.yaml")}
@@ -292,7 +293,8 @@ def main(prefix: str, runs: int) -> None:
     constant += measure(real, CONSTANT_UUID, [*counts, "no cap"])
     constant += measure(real, CONSTANT_UUID, [*counts, f"a cap of {CAP} %"], cores=CAP)
     print(table("over a libcuda that costs nothing", constant), end="\n\n")
-    # No bound is judged here: the daemon that stands for the driver has one thread, in whose queue all wait.
+    # No bound is judged here: the daemon in the place of the driver has one thread, and all processes queue
+    # for it.
     over = over_simulation(prefix, [few, str(PAIRS // 100), ""])
     simulated = [measurement._replace(bound=None) for measurement in over]
     print(table("over a simulated card", simulated), end="\n\n")

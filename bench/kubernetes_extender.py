@@ -1,15 +1,15 @@
-"""What the scheduler extender costs: a simulated cluster, asked as kube-scheduler asks, through its real
+"""The cost of the scheduler extender: a simulated cluster asks it as kube-scheduler does, through its real
 port.
 
     PYTHONPATH=src:tests build/venv/bin/python bench/kubernetes_extender.py [--nodes 1000] [--pods 10000]
         [--gang 1000]
 
-An API server in memory (tests/support/scheduling_api.py), in a process of its own, has so many nodes with
-eight devices each and so many pods on them, of the size that such objects have. `xpu kubernetes extender` is
-started on it; then pods of several forms come, and each is filtered, scored and bound over one kept
-connection; at last a group of pods comes, of which all are filtered before the first is bound. Printed are
-the milliseconds of each verb (of the first filter of each form too: later ones find what it has found out),
-those of each bind without what the API server itself needed for it, and the extender's memory.
+An API server in memory (tests/support/scheduling_api.py), in a process of its own, has that many nodes with
+eight devices each and that many pods on them, with objects of realistic size. `xpu kubernetes extender` runs
+on it. Pods of several forms come, and each is filtered, scored and bound over one kept connection. Last comes
+a group of pods: all of it is filtered before the first pod is bound. It prints the milliseconds of each verb,
+and those of the first filter of each form, whose result later ones reuse; those of each bind without the API
+server's own time; and the extender's memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from xpu_runtime.request.assignment import ANNOTATION, Assignment, Share, sign
 
 DEVICES = 8
 KEY = bytes(range(32))
-#: The forms of pods that come, by what they ask for.
+#: The forms of pods, by their requests.
 FORMS: list[list[dict[str, Any]]] = [
     [{"mem": 4}],
     [{"mem": 2, "cores": 20}],
@@ -50,8 +50,7 @@ CONCURRENT = 50
 
 
 def padded(thing: Json, kind: str) -> Json:
-    """With so much beside what matters as a real object has: a node's images, a pod's environment and
-    status."""
+    """Adds as much unused data as a real object has: a node's images, a pod's environment and status."""
     if kind == "node":
         names = [f"registry.example/team/image-{n}@sha256:{n:064x}" for n in range(50)]
         thing["status"] = {"images": [{"names": [name], "sizeBytes": 10**8} for name in names]}
@@ -65,7 +64,7 @@ def padded(thing: Json, kind: str) -> Json:
 
 
 class TimedServer(ApiServer):
-    """Tells the milliseconds of each Binding."""
+    """Reports the milliseconds of each Binding."""
 
     def __init__(self, spent: Any) -> None:
         super().__init__()
@@ -100,7 +99,7 @@ def serve(nodes: int, pods: int, port: Any, spent: Any) -> None:
 
 @contextmanager
 def api_server(nodes: int, pods: int) -> Iterator[tuple[int, Any]]:
-    """Its port, and a queue of what each Binding took it."""
+    """The server's port, and a queue with the time of each Binding."""
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
     spent = fork.SimpleQueue()
@@ -120,7 +119,7 @@ class Asking:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def post(self, path: str, body: object) -> tuple[float, Any]:
-        """Milliseconds, and the answer."""
+        """The milliseconds, and the answer."""
         content = json.dumps(body).encode()
         began = time.perf_counter()
         self._connection.request("POST", path, content, {"Content-Type": "application/json"})
@@ -144,7 +143,7 @@ def free_ports() -> tuple[int, int]:
 
 @contextmanager
 def extender(api: int, folder: Path) -> Iterator[tuple[int, int, int]]:
-    """The extender's process, its port and that of its status, once it is ready."""
+    """The extender's process, its port and the port of its status, once it is ready."""
     keys, config = folder / "keys", folder / "config"
     keys.write_text(f"bench {KEY.hex()}\n")
     keys.chmod(0o600)
@@ -185,14 +184,14 @@ def is_ready(port: int) -> bool:
 
 
 def memory(pid: int) -> str:
-    """MiB now, and at most until now (proc(5))."""
+    """MiB now, and the maximum so far (proc(5))."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     now, most = (int(status[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
     return f"{now:.0f} MiB, at most {most:.0f} MiB"
 
 
 def processor_ms(pid: int) -> float:
-    """What the process has had of processors until now (proc(5))."""
+    """The processor time of the process so far (proc(5))."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
@@ -207,7 +206,7 @@ def show(name: str, found: list[float]) -> None:
 
 
 def api_seconds(status: int) -> tuple[float, int]:
-    """What the API server needed for all Bindings until now, and how many there were."""
+    """The API server's time for all Bindings so far, and their number."""
     text = Asking(status).get("/metrics")[1]
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     name = "xpu_extender_api_bind_seconds"
@@ -251,7 +250,7 @@ def binding(made: Json, node_name: str) -> Json:
 
 
 def at_once(api: int, port: int, names: list[str]) -> None:
-    """So many binds at the same time, as kube-scheduler makes them."""
+    """That many binds at the same time, as kube-scheduler makes them."""
     made = [pod(f"new-{uuid.uuid4()}", mem=1) for _ in range(CONCURRENT)]
     kube = Asking(api)
     names = Asking(port).post("/filter", {"Pod": made[0], "NodeNames": names})[1]["NodeNames"][::-1]
@@ -269,7 +268,7 @@ def at_once(api: int, port: int, names: list[str]) -> None:
 
 
 def gang(api: int, port: int, names: list[str], count: int) -> None:
-    """A group of so many members, asked about as kube-scheduler does: all, and then they are bound."""
+    """A group of that many members: kube-scheduler filters all, and then binds them."""
     group = {"scheduling.x-k8s.io/pod-group": "gang"}
     members = [pod(f"member-{uuid.uuid4()}", mem=4, cores=20) for _ in range(count)]
     kube, scheduler = Asking(api), Asking(port)

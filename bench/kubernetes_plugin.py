@@ -1,9 +1,9 @@
-"""What the device plugin costs: its memory, and how long it takes to answer the kubelet.
+"""The cost of the device plugin: its memory, and its times to answer the kubelet.
 
-kubernetes_plugin.py PREFIX [--pods N] [--idle SECONDS]. The plugin of the installation PREFIX runs before a
-kubelet and an API server of the tests' own (tests/support), on eight simulated A100 of 80 GiB, with N pods
-(100). Printed are the calls' times as the kubelet sees them, and resident memory and processor time before,
-after and while nothing happens. Needs root, and the Python that `make test` uses (build/venv).
+kubernetes_plugin.py PREFIX [--pods N] [--idle SECONDS]. The plugin of the installation PREFIX runs with the
+tests' kubelet and API server (tests/support), on eight simulated A100 of 80 GiB, with N pods (100). It prints
+the calls' times as the kubelet sees them, and resident memory and processor time before, after and while
+nothing happens. Needs root, and the Python that `make test` uses (build/venv).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _memory(pid: int) -> str:
 
 
 def _processor_s(pid: int) -> float:
-    """Of the process, and of those that have ended and asked the drivers for it."""
+    """The time of the process, and of its ended children that asked the drivers."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return sum(map(int, words[11:15])) / _TICKS
 

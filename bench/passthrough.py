@@ -1,6 +1,6 @@
-"""What the launcher costs a command that is runc's alone: `--version`, `state` and `delete` of no container.
+"""The launcher's cost for runc's own commands: `--version`, `state` and `delete` of no container.
 
-Usage: passthrough.py LAUNCHER [RUNS]. Prints medians of interleaved runs, and ratios to runc alone.
+Usage: passthrough.py LAUNCHER [RUNS]. It prints medians of interleaved runs, and ratios to runc alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a command and appends the most memory that it had resident, in KiB: peak.py LOG NAME COMMAND..."""
+"""Runs a command and appends its maximum resident memory in KiB: peak.py LOG NAME COMMAND..."""
 
 import os
 import sys

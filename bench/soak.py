@@ -1,10 +1,10 @@
 """Whether `xpu agent` grows: its memory, descriptors and processes over an hour of starts and stops.
 
 soak.py PREFIX [--minutes N]. Containers of a real runc with a slice of a simulated card are created, started
-and deleted one after the other, every tenth refused; each start goes by the agent's start workers, and its
-metrics are read meanwhile. A line a minute says what the agent's processes hold together and what lies in
-the run folder. Exit status 1 if the end is worse than the start: more than a tenth more memory than after
-the second minute, or more descriptors, processes, slices' folders or files. Needs root.
+and deleted one after the other; every tenth is refused. Each start goes by the agent's start workers, and the
+agent's metrics are read meanwhile. A line a minute gives the totals of the agent's processes and of the run
+folder. Exit status 1 if the end is worse than the start: more than a tenth more memory than after the second
+minute, or more descriptors, processes, slices' folders or files. Needs root.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from xpu_runtime.value import Value  # noqa: E402
 
 #: The start of the comparison: until then caches fill, and start workers are replaced for the first time.
 SETTLED_MINUTES = 2
-#: One of so many containers asks for more than the card has.
+#: One of that many containers asks for more than the card has.
 REFUSED = 10
 
 
 class Sample(Value):
-    """What the agent's processes hold together, and what lies in the run folder."""
+    """The totals of the agent's processes, and of the run folder."""
 
     pss: int
     """Memory in bytes, shared pages in parts (/proc/PID/smaps_rollup)."""
@@ -58,7 +58,7 @@ class Sample(Value):
 
 
 def processes_of(pid: int) -> list[int]:
-    """The process and all below it."""
+    """The process and its descendants."""
     found = [pid]
     for one in found:
         with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ def take(bench: Bench) -> Sample:
 
 
 def lowest(bench: Bench, seconds: float) -> Sample:
-    """The least of some looks: a reader of the metrics or a call under way is no growth."""
+    """The least of some samples: a reader of the metrics or a running call is no growth."""
     looks = []
     for _ in range(5):
         time.sleep(seconds / 5)
@@ -96,7 +96,7 @@ def lowest(bench: Bench, seconds: float) -> Sample:
 
 
 def read_metrics(bench: Bench) -> int:
-    """Bytes of a page of metrics, asked for on the agent's socket."""
+    """The bytes of a page of metrics, read on the agent's socket."""
     connection = http.client.HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX)
     try:
@@ -129,7 +129,7 @@ def main() -> int:
                 if starts % REFUSED:
                     granted()
                     continue
-                with contextlib.suppress(SystemExit):  # the bench's way to say that a command failed
+                with contextlib.suppress(SystemExit):  # the bench reports a failed command so
                     refused()
                     raise AssertionError("a container that asks for more than there is was started")
                 bench.call(bench.runtime, "delete", "--force", f"{os.path.basename(bench.folder)}-refused")

@@ -1,7 +1,7 @@
-"""Times things side by side, so that what else the machine does falls on all of them alike.
+"""Times cases side by side, so that the machine's other work affects all of them alike.
 
-Each round runs every case once, in an order that changes from round to round; what counts is the
-median of a case and its ratio to a case named as the base.
+Each round runs every case once, in an order that changes from round to round. The results are the median of a
+case and its ratio to the base case.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 def interleave(cases: dict[str, Callable[[], None]], runs: int) -> dict[str, list[float]]:
-    """Each case's wall-clock times in milliseconds, `runs` of them, after one round that is not counted."""
+    """Each case's wall-clock times in milliseconds, `runs` of them, after one round that does not count."""
     order = list(cases)
     shuffle = random.Random(0).shuffle
     times: dict[str, list[float]] = {name: [] for name in cases}
@@ -42,7 +42,7 @@ def table(title: str, times: dict[str, list[float]], base: str) -> str:
 
 
 def busy() -> str:
-    """A line on what else the machine did, to judge the numbers by."""
+    """A line about the machine's other work, to judge the numbers by."""
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
     return f"load average: {load:.1f} on {processors} processors" + (
         ": busy, take the numbers with care" if load > processors else ""

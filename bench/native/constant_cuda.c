@@ -1,6 +1,6 @@
 /*
- * A libcuda for benchmarks alone: every call takes a few nanoseconds, so that what an interposer adds to it
- * can be told. It has one device, the primary context, and memory that is only numbers.
+ * A libcuda for benchmarks alone. Every call takes a few nanoseconds, so that the cost of an interposer
+ * shows. It has one device, the primary context, and memory that is only numbers.
  */
 #define _GNU_SOURCE
 #include "../../native/headers/cuda/cuda_api.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Addresses are used again, as a driver's are, but not at once. */
+/* Addresses are reused, as by a driver, but not at once. */
 enum { BLOCKS = 4096 };
 static const CUdeviceptr FIRST = 0x7f0000000000, BLOCK = 2 << 20;
 static const size_t TOTAL = (size_t)64 << 30;
@@ -131,7 +131,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     return pointer >= FIRST && pointer < FIRST + BLOCKS * BLOCK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- streams: everything is done as soon as it is asked for, and takes no time of the device ---- */
+/* ---- streams: work is done at once, and takes no time of the device ---- */
 
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
                         unsigned int block_x, unsigned int block_y, unsigned int block_z,

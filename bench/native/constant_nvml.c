@@ -1,5 +1,6 @@
 /*
- * The libnvidia-ml beside constant_cuda.c: one device, on which the calling process is once it has a context.
+ * The libnvidia-ml beside constant_cuda.c. It has one device, and lists the calling process once that has a
+ * context.
  */
 #include "../../native/headers/nvml/nvml.h"
 

@@ -1,18 +1,18 @@
 /*
- * What calls of libcuda and libnvidia-ml cost the program that makes them. It knows nothing of interposers:
- * run it with and without them, and compare.
+ * The cost of calls of libcuda and libnvidia-ml to a program. It knows nothing of interposers: run it with
+ * and without them, and compare.
  *
  *   time-calls calls CALL...    nanoseconds a call, a line each: the median of many short batches, so that
- *                               what else the machine does falls out
- *   time-calls pairs COUNT      allocates and frees COUNT times; prints how long that took
+ *                               other work of the machine does not count
+ *   time-calls pairs COUNT      allocates and frees COUNT times; prints the time
  *   time-calls launches THREADS COUNT  each thread launches a kernel COUNT times in a stream of its own;
- *                               prints how much processor time that took all of them
- *   time-calls start            loads libcuda, initializes it, makes a context; prints how long each took,
+ *                               prints the processor time of all threads
+ *   time-calls start            loads libcuda, initializes it, makes a context; prints the time of each,
  *                               and when the last had ended
  *
- * With --wait before these it says "ready" and goes on when its standard input ends. Times are in
- * nanoseconds of CLOCK_MONOTONIC. The last number of pairs and start is what it stood in line for a processor
- * meanwhile. Exit status 77: no device.
+ * With --wait before these it prints "ready" and goes on when its standard input ends. Times are in
+ * nanoseconds of CLOCK_MONOTONIC. The last number of pairs and start is the time that it waited for a
+ * processor. Exit status 77: no device.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -38,7 +38,7 @@ static uint64_t now(void) {
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-/* Nanoseconds that this process has been ready to run and did not; 0 on a kernel that does not count them. */
+/* Nanoseconds that this process was ready to run and did not run; 0 on a kernel that does not count them. */
 static uint64_t stood_in_line(void) {
     unsigned long long ran, waited = 0;
     FILE *file = fopen("/proc/self/schedstat", "r");
@@ -237,7 +237,7 @@ static void *launch_many(void *took) {
     must("cuCtxSetCurrent", find(cuda, "cuCtxSetCurrent")(context));
     must("cuStreamCreate", find(cuda, "cuStreamCreate")(&stream, 1));
     function *launch = find(cuda, "cuLaunchKernel");
-    /* What the first launches take, to learn of the kernel and the stream, is not what is asked here. */
+    /* The first launches learn of the kernel and the stream. Their time is not measured. */
     for (uint64_t until = now() + WARM_UP_NS; now() < until;)
         must("cuLaunchKernel", launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
     uint64_t begin = processor_time();

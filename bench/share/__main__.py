@@ -1,9 +1,9 @@
-"""python3 -m share PREFIX: runs scenarios on a card; prints a table, writes it, JSON and a picture.
+"""python3 -m share PREFIX: runs scenarios on a card; prints and writes a table, JSON and a picture.
 
-PREFIX is where the product is installed (make root: build/root). Needs root, runc and busybox on PATH, and a
-quiet machine. Takes a simulated card unless --real is given. Exit status 1 if something could not be run;
-figures decide nothing.
-SIGINT, SIGTERM and SIGHUP end it, with nothing left; after SIGKILL the next run removes what this one left.
+PREFIX is the product's installation (make root: build/root). Needs root, runc and busybox on PATH, and a
+quiet machine. It uses a simulated card unless --real is given. Exit status 1: something could not be run;
+figures do not change the status. SIGINT, SIGTERM and SIGHUP end it and leave nothing. After SIGKILL the next
+run removes the leftovers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("prefix", type=Path, help="where the product is installed")
     parser.add_argument("--quick", action="store_const", const="quick", dest="set", help="a minute or two")
     parser.add_argument("--set", choices=scenarios.SETS, help="which scenarios (full)")
-    parser.set_defaults(set="full")  # of both: argparse takes an option's own from the first of a name
+    # of both: argparse takes an option's own default from the first of a name
+    parser.set_defaults(set="full")
     parser.add_argument("--only", metavar="TEXT", help="of these, those with TEXT in their name")
     parser.add_argument(
         "--part",
@@ -83,7 +84,7 @@ class Session:
         keep: Callable[[Sequence[tuple[Scenario, Result]]], None] = lambda judged: None,
         end: float = math.inf,
     ) -> None:
-        """`keep` is given all that was judged so far, after each; `end`: when all must be over."""
+        """After each scenario `keep` gets all results so far; `end`: all must be over by then."""
         self._end = end
         self._node, self._law, self._seconds, self._keep = node, law, seconds, keep
         self._keeping = threading.Lock()
@@ -115,7 +116,7 @@ class Session:
         self._each(one, [load for load in loads if load.light], [load for load in loads if not load.light])
 
     def measure(self, wanted: Sequence[Scenario]) -> list[tuple[Scenario, Result]]:
-        """In the order of `wanted`; what cannot be run is said, and left out."""
+        """Results in the order of `wanted`. A scenario that cannot be run is reported and left out."""
         results: dict[str, Result] = {}
 
         def one(scenario: Scenario) -> None:
@@ -147,7 +148,7 @@ class Session:
 
     @contextmanager
     def _agent_for(self, scenario: Scenario) -> Iterator[None]:
-        """NodeError where it needs the agent, and that does not run all the time."""
+        """NodeError if the scenario needs the agent, and the agent does not run all the time."""
         if _needs_agent(scenario):
             self._node.check_agent()
         yield
@@ -166,12 +167,12 @@ def _in_order(wanted: Sequence[Scenario], results: Mapping[str, Result]) -> list
 
 
 class Signals:
-    """The first signal that asks for the end. It interrupts nothing: what waits on the node sees it."""
+    """The first signal that asks for the end. It interrupts nothing: waits on the node see it."""
 
     def __init__(self) -> None:
         self.came, self.number = threading.Event(), 0
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(each) != signal.SIG_IGN:  # as nohup has it
+            if signal.getsignal(each) != signal.SIG_IGN:  # as under nohup
                 signal.signal(each, self._end)
 
     def _end(self, number: int, _: object) -> None:
@@ -191,7 +192,7 @@ def main(words: Sequence[str]) -> int:
             raise SystemExit(f"FAILED: not measured: {' '.join(str(error).split())}") from error
         return 128 + signals.number
     except BaseException:
-        # Not Stopped alone: Ctrl-C also ends the programs that were being run, which then have failed.
+        # Not Stopped alone: Ctrl-C also ends the running programs, which then have failed.
         if not signals.number:
             raise
         return 128 + signals.number
@@ -201,7 +202,7 @@ def _run(words: Sequence[str], begin: float, stop: threading.Event) -> int:
     options = arguments(words)
     wanted = [each for each in scenarios.SETS[options.set]() if not options.only or options.only in each.name]
     if options.law != "ours":
-        wanted = [each for each in wanted if not each.change]  # nobody else's caps are changed by `xpu set`
+        wanted = [each for each in wanted if not each.change]  # `xpu set` changes only the product's caps
     if not wanted:
         raise SystemExit(f"no scenario of the set {options.set} has {options.only!r} in its name")
     wanted = scenarios.part(wanted, *options.part)
@@ -244,7 +245,7 @@ def _run(words: Sequence[str], begin: float, stop: threading.Event) -> int:
 
 
 def _command(words: Sequence[str]) -> str:
-    """What makes the same figures again, whoever calls it: not where they were written."""
+    """The command that makes the same figures again, for any caller: without the output's place."""
     kept: list[str] = []
     given = iter(words)
     for word in given:
@@ -260,7 +261,7 @@ def _needs_agent(scenario: Scenario) -> bool:
 
 
 def _write(folder: Path, text: str, document: str) -> None:
-    """Each file is whole at any moment: a run that is killed leaves what it had."""
+    """Each file is whole at any moment: a killed run leaves its results."""
     os.makedirs(folder, exist_ok=True)
     for name, content in (("table.md", text), ("results.json", document)):
         new = folder / f".{name}.new"

@@ -1,4 +1,4 @@
-"""The loads: how share-load (load/main.c) is called for each, and what is known of them beforehand."""
+"""The loads: the arguments of share-load (load/main.c) for each, and its known properties."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CAPS = (10, 30, 50, 70, 90, 100)
 
 @dataclass(frozen=True)
 class Load:
-    """`words` are share-load's; `kernel_ns` is its longest kernel's (or graph's) length.
+    """`words` are share-load's; `kernel_ns` is the length of its longest kernel or graph.
 
-    `saturates`: alone on a card it leaves it no pause, so that its rate of work alone is 100 % of the card by
-    definition. Of another load the nominal time of its kernels is taken. `caps`: percent, under which it is
-    tried alone.
+    `saturates`: alone it leaves the card no pause, so its rate of work alone is 100 % of the card by
+    definition. For another load the nominal time of its kernels counts. `caps`: the caps, in percent, that it
+    is tried alone with.
     """
 
     name: str
@@ -67,7 +67,7 @@ LOADS = {
             saturates=False,
             processes=8,
         ),
-        # How programs launch that are no benchmarks.
+        # Ways of real programs to launch.
         *(
             Load(name, words, MS // 10, saturates=False, processes=processes, caps=(30, 100))
             for name, processes, words in (

@@ -1,4 +1,4 @@
-"""Reads what share-load wrote (load/record.c), of one process and of a whole container."""
+"""Reads share-load's logs (load/record.c), of one process and of a whole container."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _DONE, _ON, _OFF = range(3)
 
 
 class NotALog(Exception):
-    """The file is something else."""
+    """The file is not a log of share-load."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """One process. Times are CLOCK_MONOTONIC's, work is what was completed of the device's time: seconds."""
+    """One process. Times are CLOCK_MONOTONIC's; work is completed time of the device. All are in seconds."""
 
     state: int
     begin: float
@@ -31,7 +31,7 @@ class Log:
     phases: list[tuple[float, bool]]  # when it began to have work, and when it had no more
 
     def work_at(self, time: float) -> float:
-        """Between two records it is taken to go on evenly."""
+        """The work by that time. Between two records it grows evenly."""
         after = bisect.bisect_right(self.times, time)
         if after == 0:
             return 0.0
@@ -76,7 +76,7 @@ def state(path: Path) -> tuple[int, str]:
 
 
 def launch_quantile(logs: list[Log], part: float) -> float:
-    """Nanoseconds within which that part of all launch calls returned: the upper end of the step it is in."""
+    """The nanoseconds within which that part of all launch calls returned: the upper end of their step."""
     counts = [sum(log.launches[i] for log in logs) for i in range(_OCTAVES * _STEPS)]
     wanted, seen = part * sum(counts), 0
     for i, count in enumerate(counts):

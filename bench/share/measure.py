@@ -1,8 +1,8 @@
-"""What came of a scenario: pure functions of logs. Shares are in percent of the card, times in seconds.
+"""The results of a scenario: pure functions of logs. Shares are in percent of the card, times in seconds.
 
-A container's share is what its completed work is of the time that passed, in units of what the load completes
-alone without a limit: no clock of the card and no report of NVML is believed. What it should be follows from
-the scenario and from who had work at each moment.
+A container's share is its completed work in the time that passed, in units of the load's completed work alone
+without a limit. No clock of the card and no report of NVML is used. The due share follows from the scenario
+and from the containers that had work at each moment.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from share import logs, scenarios
 from share.logs import Log
 from share.scenarios import WARM_UP, Scenario
 
-STEP = 0.01  # seconds between the points at which work is looked at
-#: A load that is to saturate and completes less than this in a second waits for its host, not for the card.
+STEP = 0.01  # seconds between two points
+#: A saturating load that completes less than this in a second waits for its host, not for the card.
 HOST_LIMITED = 0.8
 GIVEN_WINDOW, ENOUGH = 0.1, 0.8
 PICTURE_STEP, PICTURE_POINTS = (
     0.25,
     150,
-)  # seconds between those of the picture at least, and how many at most
+)  # the least seconds between two points of the picture, and their maximum number
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Native:
 
     @property
     def scale(self) -> float:
-        """From seconds of work to percent of a card's second."""
+        """The factor from seconds of work to percent of a card's second."""
         return 100.0 / self.rate if self.busy else 100.0
 
 
@@ -59,15 +59,16 @@ class Outcome:
     mean_error: float
     worst: float
     window: float
-    throughput: float  # percent of what it should complete
+    throughput: float  # percent of its due work
     p99_ns: float
-    given_back: float | None  # seconds from when it had work again until it had its share, at most
+    given_back: float | None  # the longest time from when it had work again until it had its share
     picture: list[tuple[float, float, float]]  # seconds since the start, got, expected
 
 
 @dataclass(frozen=True)
 class Result:
-    """A scenario. `idle`: percent of the card that nobody used though it was due to somebody with work."""
+    """A scenario. `idle`: percent of the card that was due to a container with work, and that no container
+    used."""
 
     outcomes: list[Outcome]
     idle: float
@@ -89,7 +90,7 @@ def judge(
     natives: Sequence[Native],
     changed: float = math.inf,
 ) -> Result:
-    """`found`: each container's processes. All begin at one time. `changed`: when the change was made."""
+    """`found`: each container's processes. All begin at one time. `changed`: the time of the change."""
     begin = found[0][0].begin
     first = begin + scenario.warm_up
     end = first + scenario.seconds
@@ -120,10 +121,10 @@ def _points(first: float, last: float) -> list[float]:
 
 
 def _last(found: Sequence[Log], end: float, patience: float) -> float:
-    """Where judging ends: at the last work completed, if no more than this much is missing; else at the end.
+    """The end of judging: the last completed work if no more than this much is missing, otherwise the end.
 
-    A long kernel that is under way at the end would count as nothing; a container that starves must not be
-    judged by what it had before.
+    A long kernel that is under way at the end would count as nothing. A starved container must not be judged
+    by its earlier work.
     """
     latest = max((log.times[-1] for log in found if log.times), default=end)
     return latest if end - patience <= latest <= end else end
@@ -149,7 +150,7 @@ def _due(
     points: Sequence[float],
     changed: float,
 ) -> list[list[float]]:
-    """What each should have had up to each point, in percent-seconds."""
+    """The work that was due to each by each point, in percent-seconds."""
     due = [[0.0] for _ in found]
     memory: dict[tuple[bool, tuple[int, ...]], dict[int, float]] = {}
     for point in points[:-1]:
@@ -168,7 +169,7 @@ def _outcome(
     container: scenarios.Container, window: float, got: Sequence[float], due: Sequence[float], p99_ns: float
 ) -> Outcome:
     length = STEP * (len(got) - 1)
-    lag = [b - a for a, b in zip(got, due, strict=True)]  # percent-seconds that it lacks, up to each point
+    lag = [b - a for a, b in zip(got, due, strict=True)]  # the missing percent-seconds up to each point
     span = min(round(window / STEP), len(lag) - 1)
     errors = [abs(lag[i + span] - lag[i]) / (span * STEP) for i in range(0, len(lag) - span, 5)]
     expected = (due[-1] - due[0]) / length
@@ -188,9 +189,9 @@ def _outcome(
 
 
 def _given_back(kernel_ns: int, got: Sequence[float], due: Sequence[float]) -> float | None:
-    """How long it took at most, from when it had work again, until it had its share; None if it always had.
+    """The longest time from when it had work again until it had its share. None if it always had it.
 
-    It has it from when it completes ENOUGH of it in GIVEN_WINDOW (or two of its kernels' time).
+    It has its share from when it completes ENOUGH of it in GIVEN_WINDOW (or two of its kernels' time).
     """
     span = round(max(GIVEN_WINDOW, 2 * kernel_ns / 1e9) / STEP)
     worst = None
@@ -214,7 +215,8 @@ def _picture(got: Sequence[float], due: Sequence[float]) -> list[tuple[float, fl
 
 
 def _idle(got: Sequence[Sequence[float]], due: Sequence[Sequence[float]]) -> float:
-    """What nobody used of what was due, in windows of two seconds: a late kernel is no idle card."""
+    """The part of the due work that no container used, in windows of two seconds: a late kernel is no idle
+    card."""
     span = round(scenarios.WINDOW / STEP)
     count = len(due[0])
     span = min(span, count - 1)
@@ -227,7 +229,8 @@ def _idle(got: Sequence[Sequence[float]], due: Sequence[Sequence[float]]) -> flo
 
 
 def _jain(outcomes: Sequence[Outcome]) -> float:
-    """Of got / expected: 1 where all have the same part of what is theirs. (R. Jain, DEC-TR-301, 1984)"""
+    """Jain's index of got / expected: 1 if all have the same part of their due. (R. Jain, DEC-TR-301,
+    1984)"""
     parts = [outcome.got / outcome.expected for outcome in outcomes if outcome.expected]
     squares = sum(part * part for part in parts)
     return sum(parts) ** 2 / (len(parts) * squares) if squares else math.nan

@@ -1,7 +1,7 @@
-"""A node for the loads: a driver root, an image with share-load, containers by the low-level entry point.
+"""A node for the loads: a driver root, an image with share-load, and containers by the low-level entry point.
 
-The simulated card, or with `real` this machine's own, in a run folder of its own. The product is reached as
-an engine reaches it: its runtime is told to create, start and delete bundles.
+It has the simulated card, or with `real` this machine's own, in a run folder of its own. It uses the product
+as an engine does: it tells the runtime to create, start and delete bundles.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from share import runfolder
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "bench"
-#: Until an agent that was told to end is killed.
+#: Seconds until an agent that was told to end is killed.
 _END_S = 10.0
 
 
 class NodeError(Exception):
-    """What did not work, and what it said."""
+    """A failure, and the failed program's output."""
 
 
 class Stopped(Exception):
-    """Somebody wants the run to end."""
+    """The run is to end."""
 
 
 class Node:
-    """A context manager: all that it made is gone at its end, and what runs that were killed have left at its
-    begin. What waits on it ends with Stopped once `stop` is set."""
+    """A context manager. It begins by removing the leftovers of killed runs, and ends by removing its own.
+    Waits on it end with Stopped once `stop` is set."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class Node:
         self.runtime = prefix / "bin" / "xpu-container-runtime"
         self.xpu = prefix / "bin" / "xpu"
         self.topology = topology
-        #: Containers see the node's processes: the peer's law finds its own in what NVML reports, and for
-        #: a real card that is the node's pids. A simulated one reports those of the container's namespace.
+        #: Containers see the node's processes. The peer's law finds its own ones in NVML's report, and a real
+        #: card reports the node's pids. A simulated one reports those of the container's namespace.
         self.host_pids = False
         self.real = real
         self.folder = runfolder.make()
         self.environ = runfolder.environment(self.folder)
-        # A real one's, to rehearse: bench/gpu/host.py takes the same variable.
+        # A running simulation's root, to rehearse: bench/gpu/host.py takes the same variable.
         runfolder.prepare(self.folder, os.environ.get("XPU_GPU_ROOT", "") if real else "")
         self._agent: subprocess.Popen[bytes] | None = None
         self._containers: list[Started] = []
@@ -89,19 +89,19 @@ class Node:
         runfolder.remove(self.folder, self._prefix)
 
     def pause(self, seconds: float) -> None:
-        """Lets that time pass; Stopped if the run is to end."""
+        """Lets that time pass. Stopped if the run is to end."""
         if self._stop.wait(max(0.0, seconds)):
             raise Stopped
 
     def call(self, *words: str) -> str:
-        """NodeError with what it said, if it fails."""
+        """NodeError with the output, if it fails."""
         done = subprocess.run(words, env=self.environ, capture_output=True, text=True, check=False)
         if done.returncode:
             raise NodeError(f"{' '.join(words)}: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
     def start_agent(self) -> bool:
-        """For burst, weight and priorities; False where this installation has none."""
+        """Starts the agent for burst, weight and priorities. False if this installation has none."""
         if self._agent is None:
             if subprocess.run([self.xpu, "agent", "--help"], capture_output=True, check=False).returncode:
                 return False
@@ -113,12 +113,12 @@ class Node:
         return True
 
     def check_agent(self) -> None:
-        """NodeError where an agent was started and runs no more: what is measured then is caps alone."""
+        """NodeError if the agent was started and has ended: the results would be those of caps alone."""
         if self._agent is not None and self._agent.poll() is not None:
             raise NodeError("xpu agent has ended: " + (self.folder / "agent.log").read_text().strip())
 
     def calibrate(self, card: int) -> None:
-        """How long the iterations of a real card's kernel take, with nobody else on it."""
+        """Measures the iterations of a real card's kernel. Nothing else may use the card."""
         with self.start(card, ["/usr/bin/share-load", "calibrate"], {}) as container:
             container.wait(60)
             words = container.output().split()
@@ -129,7 +129,7 @@ class Node:
     def start(
         self, card: int, words: Sequence[str], environ: Mapping[str, str], shared: Path | None = None
     ) -> Started:
-        """A container that sees the one card and, under /share, the folder `shared`."""
+        """A container that sees the one card and, at /share, the folder `shared`."""
         self.pause(0)
         container = Started(self, f"{self.folder.name}-{time.monotonic_ns()}")
         self._containers.append(container)
@@ -141,7 +141,8 @@ class Node:
 
 
 def _build() -> str:
-    """share-load. On a machine without make it was laid there, built. NodeError: it was not."""
+    """share-load. On a machine without make it was built elsewhere and put there. NodeError: it is
+    missing."""
     BUILD.mkdir(parents=True, exist_ok=True)
     program = BUILD / "share-load"
     if shutil.which("make"):
@@ -154,7 +155,7 @@ def _build() -> str:
 
 
 class Started:
-    """A container that runs; a context manager that removes it."""
+    """A running container, and a context manager that removes it."""
 
     def __init__(self, node: Node, name: str) -> None:
         self._node = node
@@ -164,7 +165,7 @@ class Started:
 
     def create(self, environ: Mapping[str, str], words: Sequence[str], shared: Path | None) -> None:
         self._bundle.mkdir()
-        # Of its own: what is mounted into containers that start together has mount points in it.
+        # A root of its own: containers that start together would share the mount points in it.
         shutil.copytree(self._node.folder / "image", self._bundle / "rootfs", symlinks=True)
         spec = json.loads((self._node.folder / "config.json").read_text())
         variables = [f"{name}={value}" for name, value in environ.items()]
@@ -216,7 +217,7 @@ class Started:
         self._node.call(str(self._node.xpu), "set", self._name, "--cores", str(cores))
 
     def terminate(self) -> None:
-        """As an engine's stop does."""
+        """Ends it as an engine's stop does."""
         self._node.call(*self._words, "kill", self._name, "TERM")
 
     def remove(self) -> None:

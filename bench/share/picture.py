@@ -1,6 +1,6 @@
-"""Draws shares over time as SVG: each container a line of its own colour, what is due to it a band behind it.
+"""Draws shares over time as SVG: a line for each container, and behind it a band for its due share.
 
-Written by hand, so that nothing has to be installed to look at a result. A small chart for each scenario.
+It is written by hand, so that no package is needed to look at a result. Each scenario has a small chart.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from xml.sax.saxutils import escape
 from share.measure import Result
 from share.scenarios import Scenario
 
-#: Told apart by people with any common colour blindness (Okabe and Ito, 2008).
+#: Colours that people with any common colour blindness can tell apart (Okabe and Ito, 2008).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 GOOD, BAD, INK, FAINT = "#1a7f37", "#b42318", "#24292f", "#d0d7de"
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 300, 190, 30, 34, 34
-BAND = 2.0  # points on either side of what is due
+BAND = 2.0  # points on either side of the due share
 MEAN_BOUND, WORST_BOUND = 1.0, 5.0  # points
 
 
 def holds(result: Result) -> bool:
-    """Whether the errors are within what the project promises."""
+    """Whether the errors are within the project's promise."""
     return all(one.mean_error <= MEAN_BOUND and one.worst <= WORST_BOUND for one in result.outcomes)
 
 
@@ -72,7 +72,7 @@ def _chart(scenario: Scenario, result: Result) -> str:
         ]
         parts.append(f'<polygon points="{" ".join(outline)}" fill="{shade}" opacity="0.22"/>')
         line = " ".join(at(time, got) for time, got, _ in one.picture)
-        # Thinner from one to the next, so that none is hidden by another.
+        # Each line is thinner than the one before, so that none is hidden.
         thick = 1.3 + 0.9 * (len(result.outcomes) - 1 - number)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{shade}" stroke-width="{thick:.1f}"/>')
     parts.append(_legend(scenario, result))

@@ -1,9 +1,9 @@
-"""The folder below /run of one run, and the end of all that is in it: also after a run that was killed.
+"""The folder below /run of one run, and the end of everything in it, also after a kill.
 
-It has the pid, the start time and the PID namespace of the run that made it, so that a later run can tell
-whether that one still lives: in a file, as a socket of MPS in it leaves 20 bytes for its name. What belongs
-to it is found by the folder, not by anything that the run remembered: containers in runc's state below it,
-processes by their environment, cgroups by name, mounts.
+A file in it has the pid, the start time and the PID namespace of the run that made it, so that a later run
+can tell whether that one still lives. (The folder's name must be short: a socket of MPS leaves 20 bytes for
+it.) A run's leftovers are found by the folder, not by anything that the run remembered: containers in runc's
+state below it, processes by their environment, cgroups by name, mounts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from xpu_runtime.linux import cgroups, mountinfo, proc, syscalls
 
 TOP, PREFIX = Path("/run"), "xpu-share-"
-#: In it: the numbers of the run that made it.
+#: The file with the numbers of the run that made the folder.
 OWNER = "owner"
-END_S = 5.0  # until processes that were killed have left their cgroups
+END_S = 5.0  # until killed processes have left their cgroups
 
 
 def make(prefix: str = PREFIX) -> Path:
-    """A new one, this process's own; `prefix` says whose runs it is one of."""
+    """A new folder of this process; `prefix` says what kind of run it belongs to."""
     pid = os.getpid()
     while True:
         folder = TOP / f"{prefix}{pid}-{secrets.token_hex(2)}"
@@ -38,8 +38,8 @@ def make(prefix: str = PREFIX) -> Path:
 
 
 def dead(prefix: str = PREFIX) -> list[Path]:
-    """Those of runs that have ended; nothing is known of runs in other PID namespaces, nor of a folder that
-    was made just now."""
+    """The folders of ended runs. Nothing is known of runs in other PID namespaces, nor of a folder that was
+    made just now."""
     found = []
     for folder in TOP.glob(f"{prefix}*"):
         try:
@@ -52,9 +52,9 @@ def dead(prefix: str = PREFIX) -> list[Path]:
 
 
 def prepare(folder: Path, root: str = "") -> None:
-    """The product's configuration there: the runc of PATH, which may be in none of the system's folders.
+    """Writes the product's configuration there: the runc of PATH, which may be in no system folder.
 
-    `root`: the driver's, if that is a simulation which is up elsewhere.
+    `root`: the driver's, if that is a simulation that runs elsewhere.
     """
     if root:
         (folder / "run/sim").mkdir(parents=True)
@@ -63,18 +63,18 @@ def prepare(folder: Path, root: str = "") -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What the product's programs get in place of their own."""
+    """The environment of the product's programs."""
     return {**os.environ, "XPU_RUN_DIR": str(folder / "run"), "XPU_CONFIG": str(folder / "config.yaml")}
 
 
 def remove(folder: Path, prefix: Path) -> None:
-    """Ends all that runs in it by the installation at `prefix`, what that leaves by force, and removes it."""
+    """Ends everything that runs in it with the installation at `prefix`, kills the rest, and removes it."""
     environ = environment(folder)
     state = folder / "state"
     for container in sorted(state.iterdir()) if state.is_dir() else []:
         runtime = [str(prefix / "bin/xpu-container-runtime"), "--root", str(state)]
         run_to_its_end([*runtime, "delete", "--force", container.name], environ)
-    # A simulation that is only used here, by a link, is somebody else's.
+    # A simulation that is only linked here belongs to another run.
     if (folder / "run/sim").exists() and not (folder / "run/sim/root").is_symlink():
         run_to_its_end([str(prefix / "bin/xpu"), "sim", "down"], environ)
     for pid in processes(folder):
@@ -89,12 +89,13 @@ def remove(folder: Path, prefix: Path) -> None:
 
 
 def run_to_its_end(words: Sequence[str], environ: dict[str, str]) -> None:
-    """Whether it fails or not, and however often Ctrl-C is pressed meanwhile."""
+    """Waits for it even if it fails or Ctrl-C is pressed meanwhile."""
     subprocess.run(words, env=environ, capture_output=True, check=False, start_new_session=True)
 
 
 def processes(folder: Path) -> list[int]:
-    """Those that have a path in it in their environment: the agent, the simulated driver, an MPS daemon."""
+    """The processes with a path in it in their environment: the agent, the simulated driver, an MPS
+    daemon."""
     wanted = f"={folder}/".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -109,7 +110,7 @@ def mounted_below(folder: Path) -> list[str]:
 
 
 def _cgroups(folder: Path) -> Iterator[Path]:
-    """Its containers', each in every hierarchy: they are named by it (Node.start)."""
+    """The cgroups of its containers, in every hierarchy: Node.start names them after it."""
     for hierarchy in cgroups.mounted():
         yield from Path(hierarchy.mountpoint).glob(f"{folder.name}-*")
 

@@ -1,4 +1,5 @@
-"""Runs loads on a node: one alone without a limit, for what it reaches; a scenario's containers together."""
+"""Runs loads on a node: one alone without a limit, to measure its maximum, or a scenario's containers
+together."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from share.measure import Native, Result
 from share.node import Node, NodeError, Started
 from share.scenarios import SHARED_MEMORY, Container, Scenario
 
-TAIL = 0.3  # seconds that loads go on after the time that is judged
+TAIL = 0.3  # seconds that loads go on after the judged time
 PATIENCE = 60  # seconds for containers to get ready
 #: Seconds that starting and removing containers takes, about.
 AROUND = 2.0
@@ -41,7 +42,7 @@ def length(scenario: Scenario) -> float:
 
 
 def _together(node: Node, scenario: Scenario, card: int, law: str) -> tuple[list[list[logs.Log]], float]:
-    """Each container's processes' logs, and when the change was made (seconds of CLOCK_MONOTONIC).
+    """The logs of each container's processes, and the time of the change (seconds of CLOCK_MONOTONIC).
 
     NodeError if one does not start, or fails.
     """
@@ -75,7 +76,7 @@ def _together(node: Node, scenario: Scenario, card: int, law: str) -> tuple[list
 
 
 def _make_change(node: Node, scenario: Scenario, started: Sequence[Started], begin: int) -> float:
-    """When it is in force; without an end where there is none."""
+    """The time from which the change holds; infinite if there is none."""
     if scenario.change is None:
         return math.inf
     node.pause(begin / 1e9 + scenario.warm_up + scenario.change.after - time.monotonic())
@@ -84,7 +85,7 @@ def _make_change(node: Node, scenario: Scenario, started: Sequence[Started], beg
 
 
 def _request(container: Container, law: str, *, alone: bool) -> dict[str, str]:
-    """What the container asks for: no cap, where the product's is not what is tried."""
+    """The container's request. It has no cap if the product's caps are not on trial."""
     request = {}
     memory = container.memory or (None if alone else SHARED_MEMORY)
     if memory:

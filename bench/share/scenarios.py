@@ -1,4 +1,4 @@
-"""What is run together on one card, and for how long; and how the card should be shared then."""
+"""The scenarios: the loads that share one card, for how long, and their due shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from share.loads import LOADS, Load
 LOW_FLOOR = 1.0
 WARM_UP = 2.0  # seconds that are not judged, at least
 SHARED_MEMORY = "1G"
-WINDOW = 2.0  # seconds, over which a share must hold
+WINDOW = 2.0  # seconds over which a share must hold
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Container:
     cores: int | None = None
     sched: str = "fixed"
     priority: str = "normal"
-    memory: str | None = None  # None: XPU_CORES alone where it is alone, SHARED_MEMORY where it is not
+    memory: str | None = None  # None: XPU_CORES alone if it is alone, otherwise SHARED_MEMORY
 
     @property
     def name(self) -> str:
@@ -44,14 +44,14 @@ class Container:
 
     @property
     def warm_up(self) -> float:
-        """Seconds that are not judged: two, or what pays for two kernels, where that is longer. So many are
-        launched before it is known how long they are."""
+        """Seconds that are not judged: two, or as long as two of its kernels take to pay for, if that is
+        longer. Two are launched before their length is known."""
         return max(WARM_UP, 2 * self._paid_for)
 
 
 @dataclass(frozen=True)
 class Change:
-    """`xpu set --cores` of a container, by its place, so many seconds after judging begins."""
+    """`xpu set --cores` of a container, by its place, that many seconds after judging begins."""
 
     after: float
     place: int
@@ -60,7 +60,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Containers that begin together on one card, and run for `seconds` besides what is not judged."""
+    """Containers that begin together on one card, and run for `seconds` besides the time that is not
+    judged."""
 
     name: str
     containers: tuple[Container, ...]
@@ -78,7 +79,8 @@ class Scenario:
 
     @property
     def window(self) -> float:
-        """Seconds over which each is judged: nobody can take the card back from a neighbour's long kernel."""
+        """Seconds over which each is judged: nothing can take the card back from a neighbour's long
+        kernel."""
         return max(container.window for container in self.containers)
 
     @property
@@ -95,9 +97,9 @@ class Scenario:
 
 
 def shares(containers: Sequence[Container], demands: Mapping[int, float]) -> dict[int, float]:
-    """Percent of the card for each of those that have work now, by their place in `containers`.
+    """The due percent of the card for each container that has work now, by its place in `containers`.
 
-    `demands`: those with work, and what each would use alone, in percent.
+    `demands`: the containers with work, and the percent that each would use alone.
     """
     most = {i: min(demand, _most(containers[i])) for i, demand in demands.items()}
     given = {i: min(most[i], _guaranteed(containers[i])) for i in demands}
@@ -117,14 +119,14 @@ def _guaranteed(container: Container) -> float:
 
 
 def _weight(container: Container) -> float:
-    """In which proportion it has what others leave: burst in equal parts. Not for both on one card."""
+    """Its weight for the unused rest: burst shares it equally. The two must not be on one card."""
     return 1.0 if container.sched == "burst" else float(container.cores or 100)
 
 
 def _fill(
     given: dict[int, float], upto: Mapping[int, float], weights: Mapping[int, float], free: float
 ) -> float:
-    """Gives each up to `upto`, in proportion to their weights; returns what was given."""
+    """Gives each up to `upto`, in proportion to their weights. Returns the sum."""
     start = free
     open_ = {i for i in upto if upto[i] > given[i] and weights[i] > 0}
     while open_ and free > 1e-9:
@@ -205,7 +207,7 @@ def full() -> list[Scenario]:
 
 
 def quick() -> list[Scenario]:
-    """A minute or so: what goes wrong first."""
+    """A minute or so, with the commonest faults first."""
     return [
         replace(scenario, least=5.0)
         for scenario in (
@@ -221,7 +223,7 @@ def quick() -> list[Scenario]:
 def part(wanted: Sequence[Scenario], number: int, count: int) -> list[Scenario]:
     """The `number`-th (from 1) of `count` parts that take about as long each on one card.
 
-    A part is neighbours: fewer loads have to be measured alone for it.
+    A part has neighbours in the list: they share loads, so fewer have to be measured alone.
     """
     whole, passed, found = sum(one.warm_up + one.seconds for one in wanted), 0.0, []
     for one in wanted:

@@ -23,7 +23,7 @@ _HEAD = (
     "given back",
 )
 
-#: The caps at which a summary says how long launches take.
+#: The caps at which a summary gives the times of launches.
 _P99_CAPS = (100, 50)
 
 
@@ -39,7 +39,7 @@ def _row(fields: Sequence[str]) -> str:
 
 
 def markdown(judged: Sequence[tuple[Scenario, Result]], command: str, said: str) -> str:
-    """A row a container. `said`: on what it was measured."""
+    """A row for each container. `said`: the machine and card that it was measured on."""
     lines = [
         f"Made by `{command}` on {said}.",
         "",
@@ -66,8 +66,8 @@ def markdown(judged: Sequence[tuple[Scenario, Result]], command: str, said: str)
 def summary(
     judged: Sequence[tuple[Scenario, Result]], natives: Mapping[str, Native], command: str, said: str
 ) -> str:
-    """For a page: loads alone by caps, what they got, the worst window, and how long 99 of 100 calls that
-    launch took at most; then scenarios of several. `natives`: the same loads without a limit."""
+    """For a page: loads alone by caps, their shares, the worst window, and the time within which 99 of 100
+    launch calls returned; then scenarios of several. `natives`: the same loads without a limit."""
     alone: dict[str, dict[int, Outcome]] = {}
     together = []
     for scenario, result in judged:
@@ -132,7 +132,7 @@ def _cell(one: Outcome) -> str:
 def put_into(page: str, name: str, text: str) -> str:
     """The page with the text between its two comments `share: NAME` and `end of share: NAME`.
 
-    ValueError where it has none.
+    ValueError if it has none.
     """
     begin, end = f"<!-- share: {name} -->\n", f"<!-- end of share: {name} -->\n"
     before, found, rest = page.partition(begin)

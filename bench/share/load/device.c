@@ -1,8 +1,8 @@
 /*
- * libcuda, opened as any program does that is not linked to it, and kernels that take a given time.
+ * Opens libcuda, as any program that is not linked to it, and launches kernels that take a given time.
  *
  * A simulated card takes a kernel's time from its name. A real one runs `spin`, which counts its own
- * iterations: a kernel that waited for a clock would count the time that others had the card as its own work.
+ * iterations. A kernel that waited for a clock would count others' time on the card as its own work.
  */
 #define _GNU_SOURCE
 #include "load.h"
@@ -14,7 +14,7 @@
 struct cuda cuda;
 
 /* Blocks for each us of length, as a kernel has whose blocks take 250 us on a card that holds a thousand.
- * Only those of the first wave do anything: the others end at once. */
+ * Only the blocks of the first wave work: the others end at once. */
 enum { GRID_PER_US = 4, WORKING_BLOCKS = 32, THREADS = 32 };
 
 static const char ptx[] =
@@ -84,14 +84,14 @@ static void submit(const struct kernel *kernel, CUstream stream) {
     MUST(cuLaunchKernel(kernel->function, kernel->grid, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL));
 }
 
-/* A kernel whose name says how long it takes, where the module has it: on a simulated card. */
+/* A kernel whose name gives its time, if the module has it: on a simulated card. */
 static bool named(uint64_t ns, CUfunction *function) {
     char name[48];
     snprintf(name, sizeof name, "busy_%lluns", (unsigned long long)ns);
     return cuda.cuModuleGetFunction(function, module, name) == CUDA_SUCCESS;
 }
 
-/* The shortest of some runs, in ns: what else is going on only adds to it. */
+/* The shortest of some runs, in ns: other work of the machine only adds to it. */
 static double shortest(const struct kernel *kernel, CUstream stream) {
     float took, least = 1e9f;
     CUevent start, end;

@@ -1,8 +1,7 @@
 /*
- * The control law of an open peer, as its documentation and issue threads describe it, to compare with: a
- * bucket of tokens that plain launches draw from, refilled every 120 ms by a share which goes up while NVML
- * reports less than the cap and down while it reports more. A launch costs its number of blocks. Graphs are
- * not limited.
+ * The control law of an open peer, for comparison, from its documentation and issue threads. Plain launches
+ * draw from a bucket of tokens. Every 120 ms a share refills it, which grows while NVML reports less than the
+ * cap and shrinks while it reports more. A launch costs its number of blocks. Graphs are not limited.
  *
  * Sources: HAMi-core issues #274, #314 and pull request #317 (the pool, the step, the tick), HAMi issue #2863
  * (cuLaunchKernel and cuLaunchKernelEx alone). Written from these descriptions.
@@ -19,7 +18,7 @@
 #include <unistd.h>
 
 #define TICK_NS 120000000
-#define SLEEP_NS 10000000 /* of a launch that found no tokens */
+#define SLEEP_NS 10000000 /* for a launch that found no tokens */
 enum { POOL_PER_THREAD = 32, STEP_DIVISOR = 2560, LEAST_DIFFERENCE = 5, PROCESSES = 64 };
 
 static _Atomic int64_t tokens;
@@ -28,7 +27,7 @@ static int64_t limit;                    /* percent; 0: no law */
 static nvmlDevice_t device;
 static __typeof__(nvmlDeviceGetProcessUtilization) *utilization_of_processes;
 
-/* What this container's processes had in the last second, in percent; 0 where nothing is reported. */
+/* The use of this container's processes in the last second, in percent; 0 without a report. */
 static int64_t utilization(void) {
     nvmlProcessUtilizationSample_t samples[PROCESSES];
     unsigned int count = PROCESSES;

@@ -1,10 +1,10 @@
 /*
- * A program that keeps a device busy in one of the ways that programs do, and writes down what of its work
- * was completed when. It knows nothing of limits or of simulated cards: it runs in a container, or outside.
+ * A program that keeps a device busy in one of the ways of real programs, and logs when its work was
+ * completed. It knows nothing of limits or of simulated cards. It runs in a container, or outside.
  *
  * main.c: options, the common start, the end; device.c: libcuda, and kernels of a given length; rounds.c: the
- * kinds of loads; patterns.c: how they go on from round to round; record.c: the log; law.c: another project's
- * way to limit, for comparison.
+ * kinds of loads; patterns.c: the order of rounds; record.c: the log; law.c: another project's way to limit,
+ * for comparison.
  */
 #ifndef XPU_SHARE_LOAD_H
 #define XPU_SHARE_LOAD_H
@@ -23,7 +23,7 @@ NORETURN_PRINTF void fail(const char *format,
 
 /* ---- device.c ---- */
 
-/* What is called of libcuda, under the name that a program of CUDA 11.8 or later looks up. */
+/* The functions of libcuda that are called, under the names that a program of CUDA 11.8 or later looks up. */
 #define CUDA_FUNCTIONS(X)                                                                                    \
     X(cuInit)                                                                                                \
     X(cuGetErrorName)                                                                                        \
@@ -71,19 +71,19 @@ void must(CUresult result, const char *call);
 
 struct kernel {
     CUfunction function;
-    uint64_t ns;         /* of the device, when it has the device to itself */
-    uint64_t iterations; /* of the kernel `spin`; unused where a kernel's name says how long it takes */
+    uint64_t ns;         /* of the device, if the device runs nothing else */
+    uint64_t iterations; /* of the kernel `spin`; unused if a kernel's name gives its time */
     unsigned int grid;   /* blocks, in proportion to its length: see GRID_PER_US */
     bool dependent;      /* it may begin before the one before it has ended (programmatic dependent launch) */
 };
 
-/* How long `spin` takes: iterations = (ns - fixed) / each. */
+/* The time of `spin`: iterations = (ns - fixed) / each. */
 struct calibration {
     double each, fixed;
 };
 
 void device_start(CUdevice ordinal, const struct calibration *known);
-/* Measures it where kernels' names do not say how long they take; else all 0. Alone on the device only. */
+/* Measures the time if kernels' names do not give it; otherwise all is 0. Needs the device alone. */
 struct calibration device_calibrate(void);
 struct kernel kernel_of(uint64_t ns, unsigned int blocks);
 /* The same kernel in a context that is current and new. */
@@ -120,11 +120,11 @@ struct pattern {
     unsigned int blocks; /* of each kernel; 0: in proportion to its length */
     unsigned int streams, threads;
     unsigned int graph; /* kernels in a graph */
-    unsigned int place; /* of this process among those of the load */
-    bool priorities;    /* streams have the lowest and the highest in turn */
-    bool legacy;        /* the first stream is the default one, for which the others wait */
-    bool dependent;     /* kernels are */
-    uint64_t gap_ns;    /* that the host takes between two rounds */
+    unsigned int place; /* this process's number in the load */
+    bool priorities;    /* streams alternate between the lowest and the highest */
+    bool legacy;        /* the first stream is the default one; the others wait for it */
+    bool dependent;     /* kernels may overlap the one before */
+    uint64_t gap_ns;    /* the host's pause between two rounds */
     uint64_t round_ns;  /* of work in a round of several kernels */
     uint64_t on_ns, off_ns;
     size_t copy; /* bytes after each kernel */
@@ -134,7 +134,7 @@ enum { GRAPH_KERNELS = 256 };
 
 struct kind {
     const char *name;
-    uint64_t (*round)(CUstream stream); /* launches something, and returns the device time of it */
+    uint64_t (*round)(CUstream stream); /* launches work, and returns its device time */
     void (*prepare)(void);
     bool waits;      /* for each round */
     bool one_kernel; /* in each round */
@@ -145,7 +145,7 @@ const struct kind *round_kind(const char *name);
 void rounds_prepare(const struct pattern *pattern);
 CUstream load_stream(unsigned int number);
 CUcontext load_context(void);
-/* Before the processes of a chain begin. */
+/* Called before the processes of a chain begin. */
 void chain_share(unsigned int processes);
 
 /* ---- patterns.c ---- */

@@ -1,8 +1,8 @@
 /*
  * share-load KIND [OPTION=VALUE...]: see the table of options below, and load.h.
  *
- * It says "ready" in its log, waits for the file `go`, which holds the time of CLOCK_MONOTONIC in ns at which
- * all loads begin, and ends `seconds` after that, or when it is told to (SIGTERM).
+ * It logs "ready" and waits for the file `go`. The file holds the time of CLOCK_MONOTONIC in ns at which all
+ * loads begin. It ends `seconds` after that, or at SIGTERM.
  */
 #define _GNU_SOURCE
 #include "load.h"
@@ -50,7 +50,7 @@ void fail(const char *format, ...) {
     _exit(strstr(text, "no device") || strstr(text, "NO_DEVICE") ? NO_DEVICE : 1);
 }
 
-/* The log is complete at any moment. What is still under way on the device, nobody waits for. */
+/* The log is complete at any moment. The program does not wait for work that the device still has. */
 static void end(int signal) {
     (void)signal;
     record_state(STATE_DONE);
@@ -79,7 +79,7 @@ static uint64_t common_start(void) {
     FILE *file;
     if (!options.go)
         return now();
-    /* It is there as a whole or not at all: whoever makes it renames it. */
+    /* The file appears as a whole: its maker renames it. */
     while (!(file = fopen(options.go, "re")))
         sleep_until(now() + 2 * MS);
     if (fscanf(file, "%llu", &begin) != 1)

@@ -1,7 +1,7 @@
 /*
- * How a load goes on from round to round, and how it is known what has completed. A load that waits for each
- * round writes that down itself. Of one that runs ahead events tell it, one for each WINDOW_NS of work, for
- * which a thread of its own waits.
+ * The order of a load's rounds, and the record of its completed work. A load that waits for each round
+ * records that itself. For a load that runs ahead, an event marks each WINDOW_NS of work, and a thread waits
+ * for these events.
  */
 #define _GNU_SOURCE
 #include "load.h"
@@ -10,9 +10,9 @@
 #include <semaphore.h>
 #include <time.h>
 
-#define BLOCKING_SYNC 1 /* CU_EVENT_BLOCKING_SYNC: no processor is kept busy by waiting */
+#define BLOCKING_SYNC 1 /* CU_EVENT_BLOCKING_SYNC: the wait keeps no processor busy */
 #define WINDOW_NS 2000000ull
-#define AHEAD_NS 200000000ull /* of work that may be launched and not completed */
+#define AHEAD_NS 200000000ull /* of work that is launched and not completed */
 enum { RING = 128, LEAST_AHEAD = 4 };
 
 static const struct kind *kind;
@@ -25,7 +25,7 @@ void pattern_prepare(const struct pattern *wanted) {
     rounds_prepare(wanted);
 }
 
-/* ---- windows: what was launched and is not known to be completed ---- */
+/* ---- windows: launched work that is not known to be completed ---- */
 
 static struct {
     CUevent event;
@@ -36,7 +36,7 @@ static unsigned int depth;
 static CUevent base;
 static uint64_t base_time;
 
-/* When the device had done it, and not when a busy host came to see that: in ns of CLOCK_MONOTONIC. */
+/* The device's completion time, not the time when a busy host sees it, in ns of CLOCK_MONOTONIC. */
 static uint64_t completion(CUevent event) {
     float since_base;
     MUST(cuEventElapsedTime(&since_base, base, event));
@@ -91,7 +91,7 @@ static void drain(void) {
         sem_post(&vacant);
 }
 
-/* Launches up to `until` (0: without an end), `work` ns having been launched before; returns what is then. */
+/* Launches up to `until` (0: without an end), after `work` ns. Returns the new amount of work. */
 static uint64_t run_ahead(uint64_t work, uint64_t until) {
     uint64_t window = work;
     while (!until || now() < until) {

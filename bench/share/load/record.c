@@ -1,6 +1,6 @@
 /*
- * The log: a file that is mapped, so that it is complete whenever the program ends, and however. A header of
- * HEADER bytes, then records of two 64-bit words. bench/share/logs.py reads it.
+ * The log: a mapped file, so that it is complete whenever the program ends. It has a header of HEADER bytes,
+ * then records of two 64-bit words. bench/share/logs.py reads it.
  */
 #define _GNU_SOURCE
 #include "load.h"
@@ -12,17 +12,17 @@
 #include <unistd.h>
 
 enum { HEADER = 8192, OCTAVES = 40, STEPS = 8, RECORDS = 1 << 20, KIND_SHIFT = 62 };
-/* What is completed sooner than this after the last record waits for the next one. */
+/* Work that is completed sooner than this after the last record waits for the next one. */
 #define LEAST_NS 500000
 
 struct header {
     char magic[8];
     _Atomic uint32_t state;
     uint32_t pid;
-    uint64_t begin; /* when the common start was */
+    uint64_t begin; /* the common start */
     _Atomic uint64_t records;
     char failure[256];
-    /* Launch calls by how long they took: [octave][step], 2^octave * (1 + step / STEPS) ns and more. */
+    /* Launch calls by their time: [octave][step], 2^octave * (1 + step / STEPS) ns and more. */
     uint64_t launches[OCTAVES][STEPS];
 };
 
@@ -40,7 +40,7 @@ static uint64_t latest;
 void record_open(const char *path) {
     const size_t size = HEADER + RECORDS * sizeof(struct record);
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file < 0 || ftruncate(file, (off_t)size) < 0) /* sparse: only what is written takes space */
+    if (file < 0 || ftruncate(file, (off_t)size) < 0) /* sparse: unwritten parts take no space */
         fail("%s: cannot be made", path);
     void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (mapped == MAP_FAILED)

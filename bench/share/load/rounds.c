@@ -1,5 +1,5 @@
 /*
- * The kinds of loads: each round launches some work, and returns how much of the device's time it takes.
+ * The kinds of loads: each round launches some work, and returns the device's time for it.
  */
 #define _GNU_SOURCE
 #include "load.h"
@@ -41,7 +41,8 @@ static uint64_t round_graph(CUstream stream) {
     return kernel.ns * pattern.graph;
 }
 
-/* Kernels in all streams in turn, as libraries launch that split their work: none has much under way. */
+/* Kernels in all streams in turn, as libraries launch that split their work: each stream has little under
+ * way. */
 static uint64_t round_interleaved(CUstream stream) {
     static unsigned int turn;
     uint64_t work = 0;
@@ -51,8 +52,8 @@ static uint64_t round_interleaved(CUstream stream) {
     return work;
 }
 
-/* A training step: forward and backward of many short kernels and some long ones, a batch copied, and now and
- * then the loss is read. */
+/* A training step: forward and backward of many short kernels and some long ones, a batch is copied, and
+ * sometimes the loss is read. */
 static uint64_t round_step(CUstream stream) {
     static unsigned int steps;
     uint64_t work = 0;
@@ -66,7 +67,7 @@ static uint64_t round_step(CUstream stream) {
     return work;
 }
 
-/* A graph that is captured, launched once and forgotten, as programs do whose shapes change. */
+/* A graph that is captured, launched once and dropped, as programs with changing shapes do. */
 static uint64_t round_captured(CUstream stream) {
     struct kernel captured[GRAPH_KERNELS];
     for (unsigned int i = 0; i < pattern.graph; i++)
@@ -93,7 +94,7 @@ static uint64_t round_context(CUstream stream) {
     return work;
 }
 
-/* A program that starts another one while its work is under way, as loaders of data do. */
+/* A program that starts another one while its work is under way, as data loaders do. */
 static uint64_t round_fork(CUstream stream) {
     uint64_t work = 0;
     for (; work < pattern.round_ns / 2; work += kernel.ns)
@@ -174,7 +175,8 @@ static void start_chain(void) {
     MUST(cuIpcOpenEventHandle(&chain_other, chain->handles[!chain_place]));
 }
 
-/* Each kernel waits for the other process's latest: who launches before that has been recorded would not. */
+/* Each kernel waits for the latest one of the other process. A launch before that one is recorded would not
+ * wait. */
 static uint64_t round_chain(CUstream stream) {
     uint64_t work = 0;
     for (; work < pattern.round_ns; work += kernel.ns) {
@@ -220,8 +222,8 @@ const struct kind *round_kind(const char *name) {
     return NULL;
 }
 
-/* Of `priorities`, each second stream has the highest; of `legacy`, the first is the default stream, and the
- * others wait for it. */
+/* `priorities`: each second stream has the highest. `legacy`: the first is the default stream, and the others
+ * wait for it. */
 static void make_streams(void) {
     int least = 0, greatest = 0;
     MUST(cuCtxGetStreamPriorityRange(&least, &greatest));
