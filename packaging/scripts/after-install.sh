@@ -5,6 +5,8 @@
         echo "xpu-container-runtime: nothing could be compiled for $(/usr/bin/python3 --version 2>&1 || echo 'a missing python3');" >&2
         echo "  containers start all the same, more slowly; when it is mended: python3 -IS /usr/lib/xpu-container-runtime/precompile.py" >&2
     fi
+    # Engines that know CDI devices read it (docs/how-to/cdi.md). Somebody else's file of that name stays, and is told.
+    timeout 60 /usr/bin/xpu cdi generate > /dev/null || true
     # Its members may see what is so on this node (docs/concepts/security.md). It outlives the package: files may be the group's.
     if ! getent group xpu > /dev/null && ! groupadd --system xpu; then
         echo "xpu-container-runtime: there is no group xpu, whose members could use xpu ps without being root;" >&2
@@ -12,8 +14,8 @@
     fi
     # The agent of an earlier version, where one runs: containers have their caps meanwhile.
     if [ -d /run/systemd/system ]; then
-        # Not without need: under systemd's cgroups it takes device rules from podman's containers with a hook. Where the
-        # distribution has moved to another Python, before-install.sh has written nothing.
+        # Not without need: under systemd's cgroups it takes device rules from containers that an earlier version's hook has
+        # started. Where the distribution has moved to another Python, before-install.sh has written nothing.
         known=/run/xpu-container-runtime.units
         if [ -e $known ] &&
             [ "$(cat $known)" != "$(cd /usr/lib/systemd/system && cksum xpu-agent.service xpu-inventory.service)" ]; then

@@ -1,6 +1,6 @@
     # Every container has its cap from then on.
     if [ -d /run/systemd/system ]; then
-        # A reload takes device rules from podman's containers with a hook (docs/how-to/install.md), and nothing here needs one.
+        # A reload takes device rules from containers that an earlier version's hook has started, and nothing here needs one.
         systemctl disable --now --no-reload xpu-agent.service || true
     fi
     # Takes the runtime out of the engines' configuration, says which containers hold slices, and writes down into

@@ -12,6 +12,7 @@ import os
 DEFAULT_CONFIG = "/etc/xpu/config.yaml"
 DEFAULT_RUN_DIR = "/run/xpu"
 DEFAULT_STATE_DIR = "/var/lib/xpu"
+DEFAULT_CDI_DIR = "/etc/cdi"
 
 # <lib>/python/xpu_runtime/paths.py when installed, src/xpu_runtime/paths.py in the tree: the data files lie
 # beside the folder that holds the package. pip puts the package among others (setup.py puts the rest where
@@ -50,6 +51,13 @@ def state_dir() -> str:
     """The folder of state that outlives reboots. With a run folder of its own, a trial has it in there."""
     is_default = os.path.normpath(run_dir()) == DEFAULT_RUN_DIR
     return DEFAULT_STATE_DIR if is_default else in_run_dir("state")
+
+
+def cdi_file() -> str:
+    """The CDI file (vendors/cdi.py), where engines look for such files. A trial has it with its state:
+    engines have to be told that folder."""
+    is_default = os.path.normpath(run_dir()) == DEFAULT_RUN_DIR
+    return os.path.join(DEFAULT_CDI_DIR if is_default else in_run_dir("cdi"), "yoyoworks.com-xpu.yaml")
 
 
 def in_run_dir(*names: str) -> str:

@@ -17,6 +17,7 @@ from .source import SOURCES, comment_above
 ENDING = "Json"
 #: The type that each command prints.
 OUTPUTS = {
+    "xpu cdi list": "list[CdiDeviceJson]",
     "xpu config show": "ConfigurationJson",
     "xpu devices": "list[DeviceJson]",
     "xpu doctor": "DoctorJson | ReportJson",

@@ -21,6 +21,7 @@ from xpu_runtime.errors import XpuError
 #: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.
 COMMANDS = (
     "agent",
+    "cdi",
     "config",
     "devices",
     "doctor",

@@ -8,6 +8,7 @@ paths for these (after-removal.sh).
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
@@ -26,6 +27,7 @@ from xpu_runtime.observe import docker_api
 from xpu_runtime.observe import engine as engine_processes
 from xpu_runtime.observe.engine import LAUNCHER, Process
 from xpu_runtime.value import Value
+from xpu_runtime.vendors import cdi
 
 #: Lines of PID, START TIME (proc(5), field 22 of stat) and the program's name.
 CALLERS = "callers"
@@ -44,12 +46,26 @@ class _Caller(Value):
 
 def prepare() -> None:
     """Takes all steps; a failed one is reported, and does not stop the others."""
+    _remove_cdi_file()
     callers = [caller for name in ENGINES for caller in _engine(name)]
     callers += [*_monitors(), *_holders()]
     lines = "".join(f"{each.pid} {each.start_time} {each.text}\n" for each in callers)
     # A fixed path, where the package's last script reads it; XPU_RUN_DIR does not matter.
     os.makedirs(paths.DEFAULT_RUN_DIR, mode=0o755, exist_ok=True)
     files.write_atomic(os.path.join(paths.DEFAULT_RUN_DIR, CALLERS), lines.encode(), mode=0o644)
+
+
+def _remove_cdi_file() -> None:
+    """Removes the CDI file, by which engines would call a hook that is gone. Another installation's stays."""
+    path = os.path.join(paths.DEFAULT_CDI_DIR, os.path.basename(paths.cdi_file()))
+    try:
+        found = cdi.there(path)
+        if found is not None and f'"{LAUNCHER}-hook"' in found:
+            os.unlink(path)
+            os.rmdir(paths.DEFAULT_CDI_DIR)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:  # of others
+            _say(f"{path} stays, remove it: {error.strerror}", err=True)
 
 
 def _say(text: str, *, err: bool = False) -> None:

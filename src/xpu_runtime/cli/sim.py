@@ -7,12 +7,17 @@ nothing else of the runtime knows that package.
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import TypedDict
 
 import click
 
+from xpu_runtime import paths
 from xpu_runtime.cli.terminal.table import json_option, print_json, print_table
+from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
+from xpu_runtime.observe import asking
+from xpu_runtime.vendors import discovery
 
 
 @click.group()
@@ -57,6 +62,7 @@ def up(topology: str, force: bool) -> None:
 
     before = simulator.status()
     state = simulator.up(topology, force=force)
+    _renew_cdi()
     news = "is already up" if before == state else "is up"
     devices = f"{state.gpus} device{'s' if state.gpus > 1 else ''}"
     driver = f"driver {state.driver} (CUDA {state.cuda})"
@@ -77,12 +83,22 @@ def down() -> None:
     state = simulator.status()
     users = simulator.users()
     there = simulator.down()
+    _renew_cdi()
     if not there:
         click.echo("nothing is up")
         return
     click.echo(f"{state.topology} is down" if state else "removed what was left of a simulation")
     if users:
         click.echo(f"processes that still used it: {', '.join(map(str, users))}")
+
+
+def _renew_cdi() -> None:
+    """Has the CDI file name the devices that are there now, where there is such a file."""
+    if os.path.exists(paths.cdi_file()):
+        try:
+            discovery.renew_cdi(asking.refreshed_inventory(load()))
+        except XpuError as error:
+            click.echo(f"xpu: {paths.cdi_file()} is as it was: {error}", err=True)
 
 
 class TopologyJson(TypedDict):

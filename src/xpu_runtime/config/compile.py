@@ -126,10 +126,15 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
         what = "kubernetes.require_assignment: true is not allowed without kubernetes.node_name: give the "
         place = document.places[("kubernetes", "require_assignment")]
         return DEFAULTS, {}, [Problem(f"{what}node's name in the cluster (`kubectl get nodes`)", *place)]
-    if again := _twice(config.policy_quotas):
-        what = f"policy.quotas: two have the name {again[1]}: give each its own"
-        place = document.places[("policy", "quotas", again[0], "name")]
-        return DEFAULTS, {}, [Problem(what, *place)]
+    for path, named in ((("policy", "quotas"), config.policy_quotas), (("cdi", "sizes"), config.cdi_sizes)):
+        if again := _twice(named):
+            what = f"{'.'.join(path)}: two have the name {again[1]}: give each its own"
+            return DEFAULTS, {}, [Problem(what, *document.places[path + (again[0], "name")])]
+    for at, size in enumerate(config.cdi_sizes):
+        if size.get("cores", 0) % config.cores_step:
+            what = f"cdi.sizes[{at}].cores: {size['cores']} is not allowed: give a multiple of cores.step, "
+            place = document.places[("cdi", "sizes", at, "cores")]
+            return DEFAULTS, {}, [Problem(f"{what}which is {config.cores_step}", *place)]
     return config, lines, []
 
 
@@ -174,6 +179,8 @@ def _plain(path: tuple[str, ...], value: Any) -> Any:
         return None if value == "all" else [str(device) for device in value]
     if path == ("policy", "quotas"):
         return [_quota(each) for each in value]
+    if path == ("cdi", "sizes"):
+        return [{k: int(v) if isinstance(v, float) else v for k, v in each.items()} for each in value]
     if path == ("oversubscribe", "memory"):
         return float(value)
     # JSON Schema accepts 5.0 as an integer.
@@ -185,9 +192,9 @@ def _quota(value: dict[str, Any]) -> dict[str, Any]:
     return {**whole, "match": {key: int(v) if type(v) is float else v for key, v in value["match"].items()}}
 
 
-def _twice(quotas: tuple[dict[str, Any], ...]) -> tuple[int, str] | None:
-    """The first quota that has another's name: its place in the list, and the name."""
-    names = [quota["name"] for quota in quotas]
+def _twice(named: tuple[dict[str, Any], ...]) -> tuple[int, str] | None:
+    """The first one that has another's name: its place in the list, and the name."""
+    names = [each["name"] for each in named]
     return next(((at, name) for at, name in enumerate(names) if name in names[:at]), None)
 
 

@@ -18,7 +18,8 @@ class Config(Value):
     """The effective configuration; config/config.yaml explains each key.
 
     `policy_max_memory` and `defaults_memory` are kept as written ("8G", "50%"), as they can be a share of a
-    device. `policy_devices` is None where all devices may be used; `policy_quotas` is as in the file.
+    device. `policy_devices` is None where all devices may be used; `policy_quotas` and `cdi_sizes` are as in
+    the file.
     """
 
     low_level_runtimes: tuple[str, ...] = ("runc", "crun")
@@ -40,6 +41,11 @@ class Config(Value):
     policy_quotas: tuple[dict[str, Any], ...] = ()
     oversubscribe_memory: float = 1.0
     enforcement_allow_unenforced: tuple[str, ...] = ()
+    cdi_sizes: tuple[dict[str, Any], ...] = (
+        {"name": "2g", "mem": "2G"},
+        {"name": "4g", "mem": "4G"},
+        {"name": "8g", "mem": "8G"},
+    )
     metrics_listen: str | None = None
     metrics_allow_remote: bool = False
     metrics_group: str | None = None

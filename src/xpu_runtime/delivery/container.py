@@ -20,6 +20,7 @@ from xpu_runtime.errors import ApplyError
 from xpu_runtime.linux import cgroups, files, mountinfo, mounts, proc
 from xpu_runtime.linux.credentials import MakingFilesAs
 from xpu_runtime.linux.device_rule import DeviceRule
+from xpu_runtime.oci import spec as oci_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = Tr
             "give the container a mount namespace, or set mode: spec in the configuration",
         )
     nodes = [each.node for each in plan.nodes]
-    allowed = _allow(pid, nodes) if allow else None
+    allowed = _allow(pid, nodes, spec, plan.driver_root) if allow else None
     try:
         copies = Copies(pid)
         try:
@@ -187,8 +188,18 @@ def _host_node(node: Node, driver_root: str) -> str:
     return os.path.join(driver_root, node.path.lstrip("/"))
 
 
-def _allow(pid: int, nodes: list[Node]) -> cgroups.Allowed:
+def _allow(pid: int, nodes: list[Node], spec: Spec, driver_root: str) -> cgroups.Allowed:
     rules = [DeviceRule("c", node.major, node.minor) for node in nodes]
+    unit = oci_spec.systemd_unit(spec)
+    if unit and rules and os.path.isdir("/run/systemd/system"):  # sd_booted(3)
+        from xpu_runtime.delivery.spec import (
+            link_for_systemd,
+        )  # where the shim chooses, it is spec mode for these
+        from xpu_runtime.linux import systemd
+
+        for node in nodes:
+            link_for_systemd(node, driver_root)
+        systemd.allow_devices(unit, rules)  # first, as it writes its rules anew at once
     try:
         return cgroups.allow_devices(pid, rules)
     except OSError as error:

@@ -35,7 +35,7 @@ def add_rules(spec: Spec, plan: Plan, *, systemd_cgroup: bool) -> None:
         node = each.node
         oci_spec.add_device_rule(spec, "c", node.major, node.minor, "rw")
         if systemd_cgroup:
-            _link_for_systemd(node, plan.driver_root)
+            link_for_systemd(node, plan.driver_root)
 
 
 def add_all(spec: Spec, plan: Plan, root: Root) -> None:
@@ -62,7 +62,7 @@ class InSpec(in_root.InRoot):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
 
-def _link_for_systemd(node: Node, driver_root: str) -> None:
+def link_for_systemd(node: Node, driver_root: str) -> None:
     """systemd knows devices by /dev/char/MAJOR:MINOR, and drops the rule of one that has no such link.
 
     The NVIDIA driver registers no class device, so that udev makes none (runc issue 3708).

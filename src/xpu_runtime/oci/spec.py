@@ -197,6 +197,21 @@ def has_namespace(spec: Spec, kind: str) -> bool:
     return any(_get(item, "type") == kind for item in _get(spec, "linux", "namespaces") or ())
 
 
+def systemd_unit(spec: Spec) -> str:
+    """The unit of systemd that is the container's cgroup; "" where systemd does not manage it.
+
+    runc and crun take a cgroupsPath SLICE:PREFIX:NAME for systemd's, and any other for a path.
+    """
+    path = _get(spec, "linux", "cgroupsPath")
+    parts = path.split(":") if isinstance(path, str) else []
+    if len(parts) != 3 or not parts[2]:
+        return ""
+    name: str = parts[2]
+    if name.endswith(".slice"):
+        return name
+    return f"{parts[1]}-{name}.scope" if parts[1] else f"{name}.scope"
+
+
 def root_uid(spec: Spec) -> int | None:
     """The host's uid of the root of a container with a user namespace; None where the spec does not tell it
     (the container joins one, or has none)."""

@@ -37,6 +37,9 @@ AMOUNTS = ("XPU_MEM", "XPU_CORES", "XPU_COUNT", "XPU_VISIBLE_DEVICES", "XPU_RESE
 #: its pod was assigned (pod.py).
 ALLOCATED = "XPU_KUBERNETES"
 
+#: The beginning of the variables that come with a CDI device of ours (cdi.py).
+CDI_PREFIX = "XPU_CDI_"
+
 #: The longest path of XPU_LOG=debug:PATH in bytes, that of native/account/log.c.
 _LONGEST_LOG = 511
 
@@ -291,6 +294,8 @@ def read(
     for name in variables:
         if name == ALLOCATED:
             reader.wrong(name, "is for containers of pods, and this container is in no pod: leave it out")
+        elif name.startswith(CDI_PREFIX):
+            reader.wrong(name, "is a CDI device, and this pod asks by resources.limits: leave the device out")
         elif name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < MAX_PROBLEMS:
             known = (*VARIABLES, *FOR_PROGRAMS)
             allowed = "unknown variable; known are " + ", ".join(known)

@@ -14,6 +14,7 @@ from xpu_runtime.request.parse import (
     ALLOCATED,
     AMOUNTS,
     ANNOTATION_PREFIX,
+    CDI_PREFIX,
     MAX_PROBLEMS,
     Spelling,
     is_annotation,
@@ -76,7 +77,7 @@ def from_spec(spec: Spec, config: Config, bundle: str = "") -> Request | None:
 
         if build_step.is_one(bundle, spec):
             return None
-    request, more = _from_variables(variables, spellings, config.cores_step)
+    request, more = _from_variables(variables, spellings, config)
     problems += more
     if request is not None:
         problems += _bypasses(environment)
@@ -209,7 +210,7 @@ def _annotated(
 
 
 def _from_variables(
-    variables: dict[str, str], spellings: dict[str, Spelling], step: int
+    variables: dict[str, str], spellings: dict[str, Spelling], config: Config
 ) -> tuple[Request | None, list[str]]:
     """The request in a container's variables (None if they ask for nothing), and its problems.
 
@@ -232,7 +233,17 @@ def _from_variables(
             spellings[name] = alias
             ours[name] = _in_our_terms(name, alias)
     ours.update((name, variables[name]) for name in FOR_PROGRAMS if name in variables)
-    request, problems = read(ours, step=step, requirements=_requirements(variables), spellings=spellings)
+    if any(name.startswith(CDI_PREFIX) for name in ours):
+        from xpu_runtime.request import cdi  # few containers have such a device
+
+        by_alias = "XPU_VISIBLE_DEVICES" in selection
+        ours, wrong = cdi.expanded(ours, spellings, config.defaults_memory is not None)
+        if wrong:
+            return None, wrong
+        chosen = "XPU_VISIBLE_DEVICES" in ours and not by_alias
+    request, problems = read(
+        ours, step=config.cores_step, requirements=_requirements(variables), spellings=spellings
+    )
     # A list in XPU_VISIBLE_DEVICES names its devices; the image's vendor does not matter.
     return request.replace(vendor="" if chosen and request.choice == "list" else vendor), problems
 

@@ -22,7 +22,7 @@ def choose(config: Config, spec: Spec, systemd_cgroup: bool, runtime: str) -> tu
     if config.mode != "auto":
         return config.mode, f"the configuration says mode: {config.mode}"
     if systemd_cgroup:
-        return SPEC, "systemd manages the cgroup: it would drop device rules that are not in the spec"
+        return SPEC, "systemd manages the cgroup, and takes the device rules that are in the spec"
     if oci_spec.has_namespace(spec, "user"):
         return SPEC, "the container has a user namespace, in which mknod is refused"
     if not oci_spec.has_namespace(spec, "mount"):

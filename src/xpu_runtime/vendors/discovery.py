@@ -110,7 +110,21 @@ def refresh(root: str, is_simulated: bool) -> Inventory:
         files.write_atomic(_cache_path(), jsonlite.dumps(record).encode("ascii"))
     except OSError:
         pass  # the next start asks again
+    renew_cdi(inventory)
     return inventory
+
+
+def renew_cdi(inventory: Inventory) -> None:
+    """Has the CDI file name these devices, if it is there and ours; with a broken configuration it stays."""
+    if os.path.exists(paths.cdi_file()):
+        from xpu_runtime.config.load import load as load_config  # only where a driver was asked
+        from xpu_runtime.errors import ConfigError
+        from xpu_runtime.vendors import cdi
+
+        try:
+            cdi.renew(inventory, load_config())
+        except ConfigError:
+            pass
 
 
 def has_asked() -> bool:

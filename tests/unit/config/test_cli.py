@@ -44,8 +44,10 @@ def test_the_version_names_release_commit_and_page_layout() -> None:
 def test_a_wrong_command_is_a_usage_error_that_names_the_commands() -> None:
     done = xpu("cofnig")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "No such command 'cofnig'; did you mean config? There are agent, config, devices," in done.stderr
-    assert "No such command 'zzz'; there are agent, config, devices," in xpu("zzz").stderr
+    assert (
+        "No such command 'cofnig'; did you mean config? There are agent, cdi, config, devices," in done.stderr
+    )
+    assert "No such command 'zzz'; there are agent, cdi, config, devices," in xpu("zzz").stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""`xpu cdi`: the file by which engines give slices as CDI devices, without our runtime.
+
+vendors/cdi.py has its content.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TypedDict
+
+import click
+
+from xpu_runtime import paths
+from xpu_runtime.cli.terminal.table import json_option, print_json, print_table
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.config.load import load
+from xpu_runtime.errors import ConfigError, DeviceError
+from xpu_runtime.linux import files
+from xpu_runtime.observe import asking
+from xpu_runtime.request.cdi import KIND, VARIABLES
+from xpu_runtime.vendors import cdi as content
+from xpu_runtime.vendors import discovery
+from xpu_runtime.vendors.inventory import Inventory
+
+
+@click.group()
+def cdi() -> None:
+    """Give slices as CDI devices, without our runtime.
+
+    \b
+    Example:
+      xpu cdi generate
+      docker run --device yoyoworks.com/xpu=4g IMAGE
+    """
+
+
+@cdi.command(short_help="Write the file that engines read.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(),
+    help="Another file, in JSON where its name ends with .json; - is standard output.",
+)
+def generate(output: str | None) -> None:
+    """Write the file that engines read, /etc/cdi/yoyoworks.com-xpu.yaml: the sizes of the configuration, and
+    this node's devices.
+
+    The package does so when it is installed. From then on the file is written anew when the devices change;
+    after a change of `cdi.sizes` do it yourself. A file there that is not ours is left alone.
+
+    \b
+    Example:
+      xpu cdi generate
+      xpu cdi generate --output -
+    """
+    config = load()
+    inventory = _inventory(config)
+    text = content.text(inventory, config)
+    if output == "-":
+        click.echo(text, nl=False)
+        return
+    path = output or paths.cdi_file()
+    if output is None:
+        if os.path.lexists(path) and content.there(path) is None:
+            raise ConfigError(
+                f"{path} was not written by `xpu cdi generate`", "move it away, then do this again"
+            )
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    elif path.endswith(".json"):
+        text = json.dumps(content.document(inventory, config), indent=2) + "\n"
+    files.write_atomic(path, text.encode())
+    count = len(content.devices(inventory, config))
+    click.echo(f"{path}: {count} devices; see them with `xpu cdi list`")
+
+
+class CdiDeviceJson(TypedDict):
+    """A device that an engine can be asked for."""
+
+    #: As engines want it: `yoyoworks.com/xpu=4g`.
+    name: str
+    #: The request that it stands for, as variables; empty: the container's own say it.
+    request: dict[str, str]
+
+
+@cdi.command(name="list", short_help="Show the devices, by the names that engines want.")
+@json_option
+def list_(as_json: bool) -> None:
+    """Show the devices that the file has, or would have, by the names that engines want.
+
+    \b
+    Example:
+      xpu cdi list
+    """
+    config = load()
+    found = content.devices(_inventory(config), config)
+    if as_json:
+        told: list[CdiDeviceJson] = [
+            {"name": f"{KIND}={name}", "request": _requested(part)} for name, part in found.items()
+        ]
+        print_json(told)
+        return
+    rows = [
+        [f"{KIND}={name}", " ".join(f"{key}={value}" for key, value in _requested(part).items()) or "-"]
+        for name, part in found.items()
+    ]
+    print_table(["DEVICE", "REQUEST"], rows)
+
+
+def _requested(part: dict[str, str]) -> dict[str, str]:
+    return {VARIABLES[key]: value for key, value in part.items()}
+
+
+def _inventory(config: Config) -> Inventory:
+    """The node's devices; none where the driver cannot be asked, as sizes need none of it."""
+    try:
+        return asking.refreshed_inventory(config)
+    except DeviceError as error:
+        click.echo(f"xpu: whole devices are left out: {error}", err=True)
+        root, is_simulated = discovery.driver_root(config)
+        return Inventory(root, is_simulated, (), (), ())

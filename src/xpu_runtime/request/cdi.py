@@ -1,0 +1,148 @@
+"""CDI devices of ours (`docker run --device yoyoworks.com/xpu=4g`), as the variables that they stand for.
+
+An engine that injects a device of the file that vendors/cdi.py writes adds the device's variable to the
+container's: XPU_CDI_<NAME>, with the device's name and its part of a request, as `4g mem=4G`. Each device has
+a variable of its own, as those of several would overwrite each other. An image can set one too, and gets by
+it what it would get by XPU_MEM. Knows neither the file nor the node's devices.
+"""
+
+from __future__ import annotations
+
+from xpu_runtime.request.parse import CDI_PREFIX, Spelling
+from xpu_runtime.request.units import parse_memory
+
+#: The CDI kind of our devices.
+KIND = "yoyoworks.com/xpu"
+#: The device whose size the container's own variables give.
+SLICE = "slice"
+#: The device that stands for all of the node's.
+ALL = "all"
+#: The keys of a device's value, with the variable that each means.
+VARIABLES = {
+    "mem": "XPU_MEM",
+    "cores": "XPU_CORES",
+    "count": "XPU_COUNT",
+    "device": "XPU_VISIBLE_DEVICES",
+}
+#: One of them says how much a `slice` is.
+_SIZES = {*VARIABLES.values(), "XPU_RESERVATION"}
+
+
+def variable(name: str, part: dict[str, str]) -> str:
+    """The variable of the device `name`, with its value; `part` has its part of the request by VARIABLES."""
+    key = "".join(letter if letter.isalnum() else "_" for letter in name.upper())
+    return f"{CDI_PREFIX}{key}={' '.join([name, *(f'{word}={value}' for word, value in part.items())])}"
+
+
+class _Device:
+    """A device that the container has been given, and its part of the request by the XPU_* variable."""
+
+    def __init__(self, text: str) -> None:
+        """ValueError where `text` is no value of a device."""
+        self.name, *words = text.split(" ")
+        self.part: dict[str, str] = {}
+        for word in words:
+            key, equals, value = word.partition("=")
+            if not (equals and value) or key not in VARIABLES or VARIABLES[key] in self.part:
+                raise ValueError
+            self.part[VARIABLES[key]] = value
+        if not self.name or ("XPU_VISIBLE_DEVICES" in self.part and len(self.part) > 1):
+            raise ValueError
+        if not self.part and self.name != SLICE:
+            raise ValueError
+
+    @property
+    def whole_name(self) -> str:
+        return f"{KIND}={self.name}"
+
+
+def expanded(
+    variables: dict[str, str], spellings: dict[str, Spelling], has_default: bool
+) -> tuple[dict[str, str], list[str]]:
+    """The variables with the meaning of their CDI devices in the place of those, and all that is wrong.
+
+    `has_default`: the configuration says how much a container gets that does not say it. Devices add up: two
+    cards are two, and two sizes are two slices. What a container asks for besides must not contradict them.
+    """
+    found = {name: value for name, value in variables.items() if not name.startswith(CDI_PREFIX)}
+    devices, problems = _given(variables)
+    if problems:
+        return found, problems
+    names = [device.whole_name for device in devices]
+    sizes = [device for device in devices if "XPU_VISIBLE_DEVICES" not in device.part]
+    if len(devices) > 1 and (0 < len(sizes) < len(devices) or any(not device.part for device in devices)):
+        # Is 4g beside card 0 a slice of it, or one more?
+        told = f"{' and '.join(names)} do not add up"
+        return found, [f"{told}: give either whole devices, or sizes, or slice alone"]
+    try:
+        part = _sum(sizes) if sizes else {"XPU_VISIBLE_DEVICES": ",".join(_cards(devices))}
+    except ValueError as error:
+        return found, [str(error)]
+    if not part and not has_default and not _SIZES.intersection(found):
+        todo = f"add XPU_MEM, such as XPU_MEM=4G, or name another device of `xpu cdi list`, such as {KIND}=0"
+        return found, [f"nothing says how much {names[0]} is: {todo}"]
+    for name, value in part.items():
+        if name not in found:
+            spellings[name] = Spelling(" and ".join(names), value)
+            found[name] = value
+        elif not _is_same(name, found[name], value):
+            there = spellings.get(name) or Spelling(name, found[name])
+            asked = f"{there.name}{': ' if '/' in there.name else '='}{found[name][:60]}"
+            problems.append(
+                f"{asked} contradicts {' and '.join(names)} ({name}={value}): leave one of them out"
+            )
+    return found, problems
+
+
+def _given(variables: dict[str, str]) -> tuple[list[_Device], list[str]]:
+    devices, problems = [], []
+    for name, value in variables.items():
+        if name.startswith(CDI_PREFIX):
+            try:
+                devices.append(_Device(value))
+            except ValueError:
+                problems.append(
+                    f"{name[:60]}={value[:60]!r} is of no CDI device: such variables come with devices of "
+                    "`xpu cdi list` alone"
+                )
+    return devices, problems
+
+
+def _cards(devices: list[_Device]) -> list[str]:
+    """What devices that are whole ones name; ValueError with the problem."""
+    cards = [device.part["XPU_VISIBLE_DEVICES"] for device in devices]
+    if "all" in cards and len(cards) > 1:
+        raise ValueError(
+            f"{' and '.join(device.whole_name for device in devices)} do not add up: leave one out"
+        )
+    return cards
+
+
+def _sum(sizes: list[_Device]) -> dict[str, str]:
+    """Several sizes as one request; ValueError with the problem."""
+    if len(sizes) == 1:
+        return sizes[0].part
+    names = " and ".join(device.whole_name for device in sizes)
+    cores = {device.part.get("XPU_CORES") for device in sizes}
+    memory = [device.part.get("XPU_MEM") for device in sizes]
+    if len(cores) > 1 or None in memory:
+        what = "cores" if len(cores) > 1 else "memory"
+        raise ValueError(
+            f"{names} do not add up: one container has the same {what} of each device; leave one out"
+        )
+    each: list[str] = []
+    for device in sizes:
+        each += [device.part["XPU_MEM"]] * int(device.part.get("XPU_COUNT", "1"))
+    found = {"XPU_MEM": ",".join(each), "XPU_COUNT": str(len(each))}
+    return found if cores == {None} else {**found, "XPU_CORES": sizes[0].part["XPU_CORES"]}
+
+
+def _is_same(name: str, one: str, other: str) -> bool:
+    if name != "XPU_MEM":
+        return [each.strip().removesuffix("%") for each in one.split(",")] == other.split(",")
+    try:
+        return [parse_memory(each) for each in one.split(",")] == [
+            parse_memory(each) for each in other.split(",")
+        ]
+    except ValueError:
+        return False

@@ -1,0 +1,117 @@
+"""A CDI device of ours in a spec, as engines inject it: the same grant, with our runtime in front of runc or
+without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import GIB
+
+from ..conftest import Node
+
+Bundles = Callable[..., Path]
+Change = Callable[[dict[str, Any]], None]
+
+
+def injected(node: Node, *names: str) -> Change:
+    """Puts these devices into a spec, as the CDI library does (pkg/cdi/container-edits.go: Apply)."""
+    path = node.folder / "cdi.json"
+    node.xpu("cdi", "generate", "--output", path)
+    file = json.loads(path.read_text())
+    devices = {each["name"]: each["containerEdits"] for each in file["devices"]}
+
+    def change(spec: dict[str, Any]) -> None:
+        for edits in (file["containerEdits"], *(devices[name] for name in names)):
+            spec["process"]["env"] += edits.get("env", [])
+            for hook in edits.get("hooks", []):
+                of_spec = {key: value for key, value in hook.items() if key != "hookName"}
+                spec.setdefault("hooks", {}).setdefault(hook["hookName"], []).append(of_spec)
+
+    return change
+
+
+def by_runc(node: Node, bundle: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a container with runc itself."""
+    return subprocess.run(
+        ["runc", "--root", node.state_root, "run", "--bundle", bundle, bundle.name],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_a_device_gives_a_slice_without_our_runtime(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    info = ["cuda-probe", "info"]
+    done = by_runc(node, bundles(args=info, change=injected(node, "4g")))
+    assert done.stdout == "device 0: 4096 MiB free of 4096 MiB\n", done.stderr
+    done = by_runc(node, bundles("XPU_MEM=2G", args=info, change=injected(node, "slice")))
+    assert done.stdout == "device 0: 2048 MiB free of 2048 MiB\n", done.stderr
+    assert node.grants() == []
+
+
+def test_a_refusal_is_in_the_low_level_runtimes_error(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    done = by_runc(node, bundles("XPU_MEM=40G", change=injected(node, "slice")))
+    assert "xpu: refused: no device has 40G of memory free" in done.stderr
+    done = by_runc(node, bundles(change=injected(node, "slice")))
+    assert "xpu: nothing says how much yoyoworks.com/xpu=slice is: add XPU_MEM" in done.stderr
+    assert node.grants() == []
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_device_beside_our_runtime_is_booked_once(node: Node, bundles: Bundles, mode: str) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("2xT4")
+    bundle = bundles(args=["sleep", "1000"], change=injected(node, "4g", "8g"))
+    container = node.start(bundle)
+    # runc calls what the spec has: our hooks are in it once, with what the shim adds.
+    for hooks in json.loads((bundle / "config.json").read_text())["hooks"].values():
+        assert len(hooks) == 1
+    assert [entry["memory_bytes"] for entry in node.json("ps")] == [4 * GIB, 8 * GIB]
+    assert [line.split()[1] for line in node.xpu("events").stdout.splitlines()] == ["granted"]
+    node.remove(container)
+    assert node.grants() == []
+
+
+def test_a_container_of_our_runtime_may_ask_by_a_device_alone(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    done = node.run(bundles(args=["nvidia-smi", "-L"], change=injected(node, "0")))
+    assert done.stdout.startswith("GPU 0: Tesla T4 (UUID: GPU-"), done.stderr
+
+
+def test_the_file_follows_the_devices(node: Node) -> None:
+    assert "4 devices" in node.xpu("cdi", "generate").stdout
+    file = node.run_dir / "cdi" / "yoyoworks.com-xpu.yaml"
+    assert 'name: "0"' not in file.read_text()
+    node.sim("1xT4")
+    node.xpu("sim", "down")
+    assert 'name: "0"' not in file.read_text()
+    node.xpu("sim", "up", "--topology", "2xT4")
+    assert 'name: "1"' in file.read_text()
+    file.write_text("kind: yoyoworks.com/xpu\n")
+    done = node.xpu("cdi", "generate", check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"xpu: {file} was not written by `xpu cdi generate`: move it away, then do this again\n"
+    )
+    node.xpu("devices")
+    assert file.read_text() == "kind: yoyoworks.com/xpu\n"
+
+
+def test_list_shows_what_engines_are_asked_for(node: Node) -> None:
+    node.configure("cdi: {sizes: [{name: half, mem: 50%, cores: 50, count: 2}]}")
+    assert node.json("cdi", "list") == [
+        {"name": "yoyoworks.com/xpu=slice", "request": {}},
+        {
+            "name": "yoyoworks.com/xpu=half",
+            "request": {"XPU_MEM": "50%", "XPU_CORES": "50", "XPU_COUNT": "2"},
+        },
+    ]
+    table = node.xpu("cdi", "list").stdout.splitlines()
+    assert table[1].split() == ["yoyoworks.com/xpu=slice", "-"]
+    assert table[2].split() == ["yoyoworks.com/xpu=half", "XPU_MEM=50%", "XPU_CORES=50", "XPU_COUNT=2"]

@@ -1,0 +1,106 @@
+"""A container's CDI devices as its request: what they stand for, what adds up, and what contradicts."""
+
+from __future__ import annotations
+
+import pytest
+
+from xpu_runtime.config.defaults import Config
+from xpu_runtime.request.source import asks, from_spec
+
+from .specs import GIB, refusal, request, spec
+
+_4G, _8G, _SLICE = "XPU_CDI_4G=4g mem=4G", "XPU_CDI_8G=8g mem=8G", "XPU_CDI_SLICE=slice"
+_0, _1, _ALL = "XPU_CDI_0=0 device=0", "XPU_CDI_1=1 device=1", "XPU_CDI_ALL=all device=all"
+_HALF = "XPU_CDI_HALF=half mem=50% cores=50 count=2"
+
+
+def test_a_device_with_a_size_stands_for_its_variables() -> None:
+    assert request(_4G) == request("XPU_MEM=4G")
+    assert request(_HALF) == request("XPU_MEM=50%", "XPU_CORES=50", "XPU_COUNT=2")
+    assert asks(spec(_4G))
+
+
+def test_a_whole_device_is_chosen_by_its_name() -> None:
+    found = request(_0, _1)
+    assert (found.choice, found.selectors, found.count, found.memory) == ("list", ("0", "1"), 2, ())
+    assert request(_ALL).choice == "all"
+    # The container may want less of it.
+    assert request(_0, "XPU_MEM=4G") == request("XPU_VISIBLE_DEVICES=0", "XPU_MEM=4G").replace(
+        choice_from="yoyoworks.com/xpu=0"
+    )
+    # An image of CUDA's, which asks for all NVIDIA devices, does not restrict a device that is named.
+    assert request(_0, "NVIDIA_VISIBLE_DEVICES=all").vendor == ""
+
+
+def test_a_slice_has_the_size_that_the_container_says() -> None:
+    assert request(_SLICE, "XPU_MEM=4G", "XPU_CORES=30") == request("XPU_MEM=4G", "XPU_CORES=30")
+    assert request(_SLICE, "XPU_COUNT=2") == request("XPU_COUNT=2")
+    annotated = from_spec(spec(_SLICE, annotations={"yoyoworks.com/xpu-mem": "4G"}), Config())
+    assert annotated is not None
+    assert annotated.memory == request("XPU_MEM=4G").memory
+
+
+@pytest.mark.parametrize("besides", [(), ("XPU_POLICY=spread",), ("NVIDIA_VISIBLE_DEVICES=all",)])
+def test_a_slice_without_a_size_says_what_to_do(besides: tuple[str, ...]) -> None:
+    said = refusal(_SLICE, *besides)
+    assert said.startswith(
+        "nothing says how much yoyoworks.com/xpu=slice is: add XPU_MEM, such as XPU_MEM=4G"
+    )
+
+
+def test_a_slice_has_the_size_that_the_configuration_says() -> None:
+    assert request(_SLICE, config=Config(defaults_memory="8G")).memory == ()
+
+
+def test_several_sizes_are_several_slices() -> None:
+    found = request(_4G, _8G)
+    assert [each.bytes for each in found.memory] == [4 * GIB, 8 * GIB]
+    assert found.count == 2
+    found = request("XPU_CDI_A=a mem=1G cores=20 count=2", "XPU_CDI_B=b mem=2G cores=20")
+    assert ([each.text() for each in found.memory], found.cores) == (["1G", "1G", "2G"], 20)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ((_4G, _0), "yoyoworks.com/xpu=4g and yoyoworks.com/xpu=0 do not add up: give either"),
+        ((_4G, _SLICE, "XPU_MEM=4G"), "yoyoworks.com/xpu=4g and yoyoworks.com/xpu=slice do not add up"),
+        ((_0, _SLICE), "do not add up"),
+        ((_0, _ALL), "yoyoworks.com/xpu=0 and yoyoworks.com/xpu=all do not add up: leave one out"),
+        ((_4G, _HALF), "do not add up: one container has the same cores of each device"),
+        ((_4G, "XPU_CDI_TWO=two count=2"), "do not add up: one container has the same memory"),
+        ((_4G, "XPU_MEM=8G"), "XPU_MEM=8G contradicts yoyoworks.com/xpu=4g (XPU_MEM=4G): leave one"),
+        ((_HALF, "XPU_CORES=30"), "XPU_CORES=30 contradicts yoyoworks.com/xpu=half (XPU_CORES=50)"),
+        ((_0, "XPU_VISIBLE_DEVICES=1"), "XPU_VISIBLE_DEVICES=1 contradicts yoyoworks.com/xpu=0"),
+        ((_4G, _8G, "XPU_COUNT=1"), "XPU_COUNT=1 contradicts"),
+    ],
+)
+def test_what_contradicts_is_refused_with_a_sentence(variables: tuple[str, ...], said: str) -> None:
+    assert said in refusal(*variables)
+
+
+def test_what_says_the_same_is_no_contradiction() -> None:
+    assert request(_4G, "XPU_MEM=4096MiB") == request("XPU_MEM=4G")
+    assert request(_HALF, "XPU_CORES=50%").cores == 50
+
+
+def test_an_annotation_that_contradicts_is_told_as_it_is_written() -> None:
+    with pytest.raises(Exception, match=r"yoyoworks.com/xpu-mem: 8G contradicts yoyoworks.com/xpu=4g"):
+        from_spec(spec(_4G, annotations={"yoyoworks.com/xpu-mem": "8G"}), Config())
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["XPU_CDI_A=", "XPU_CDI_A=a", "XPU_CDI_A=a mem", "XPU_CDI_A=a mem=", "XPU_CDI_A=a meme=4G",
+     "XPU_CDI_A=a mem=1G mem=2G", "XPU_CDI_A=a device=0 mem=1G", "XPU_CDI_A= mem=1G"],
+)  # fmt: skip
+def test_a_variable_that_no_file_of_ours_has_is_refused(variable: str) -> None:
+    assert "is of no CDI device: such variables come with" in refusal(variable)
+
+
+def test_what_a_device_stands_for_is_checked_as_a_variable_is() -> None:
+    assert "yoyoworks.com/xpu=4g: '4': '4' has no unit" in refusal("XPU_CDI_4G=4g mem=4")
+    assert "exceeds policy.max_memory=2G" in refusal(_4G, config=Config(policy_max_memory="2G"))
+    assert "accept_env_when_unprivileged" in refusal(
+        _4G, config=Config(policy_accept_env_when_unprivileged=False)
+    )
