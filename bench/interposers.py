@@ -53,7 +53,7 @@ MS = 1e6
 
 
 class Measurement(NamedTuple):
-    """A row of the table: medians in nanoseconds, and the nanoseconds that the interposers may add (None: no
+    """A row of the table: medians in nanoseconds, and the bound of the interposers' addition (None: no
     bound)."""
 
     name: str
@@ -95,8 +95,7 @@ def time_calls(interposed: bool, *words: str) -> str:
 
 
 def together(interposed: bool, count: int, *words: str) -> tuple[int, list[list[int]]]:
-    """Starts `count` processes that begin at one moment. Returns that moment, and the numbers that each
-    printed."""
+    """Starts `count` processes at one moment. Returns that moment, and the numbers that each printed."""
     go_out, go_in = os.pipe()
     started = [
         subprocess.Popen(

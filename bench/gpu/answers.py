@@ -1,11 +1,12 @@
-"""Whether programs in a slice compute what they compute on the host: each case there and here, then compared.
+"""Whether programs in a slice compute the same results as on the host: each case runs in both, and is
+compared.
 
 A fault of ours: a result that is right on the host and wrong in the slice (further from a float64 reference
-than its bound, or not exact where it must be), or one that repeats itself bit for bit in both places and
-differs between them; a case that ends by an error or not at all in the slice alone.
+than its bound, or not exact where it must be); a result that repeats bit for bit in each place and differs
+between them; a case that ends with an error, or not at all, in the slice alone.
 
-Cases are processes of their own (answers_inside.py), several side by side; a hang costs one of them its time.
-What was not compared when this is told to end is said.
+Cases are processes of their own (answers_inside.py), several side by side. A case that hangs is ended at its
+timeout. At SIGTERM this program names the cases that it has not compared.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ import host
 import places
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-#: Of JAX: else XLA takes the kernels that were the fastest, which differ from process to process.
+#: For JAX: by default XLA takes the fastest kernels, which differ from process to process.
 _NOT_BY_TIMING = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip()
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`program`: its name in answers_inside.py; `alone`: nothing else may take memory meanwhile; `by_timing`:
-    the fastest kernels are taken, so that its bits may repeat in each place and still differ."""
+    """`program`: its name in answers_inside.py; `alone`: no other case may take memory meanwhile;
+    `by_timing`: the fastest kernels are chosen, so that results may repeat in each place and still differ."""
 
     name: str
     program: str = ""
@@ -40,7 +41,7 @@ class Case:
     by_timing: bool = False
 
 
-#: What runs alone is the first; of the rest the longest, and what is worth most to users.
+#: The first runs alone. Of the rest the longest come first, and those that users need most.
 CASES = (
     Case("killed", alone=True),
     *(Case(name) for name in ("copies", "matmul", "conv")),
@@ -75,13 +76,13 @@ def arguments() -> argparse.Namespace:
 
 @dataclasses.dataclass
 class Ran:
-    """A case in one place: its results by name, its exit status, what it printed."""
+    """A case in one place: its results by name, its exit status, its output."""
 
     status: int
     output: str
     folder: Path
     results: dict[str, dict[str, Any]]
-    #: Of what it printed, checks that did not hold, and why it was skipped.
+    #: Lines of its output: failed checks, and the reason if it was skipped.
     said: list[str]
 
     @property
@@ -110,7 +111,7 @@ def run(place: places.Place, case: Case, options: argparse.Namespace) -> Ran:
 
 
 def compare(case: Case, native: Ran, inside: Ran | None, *, simulated: bool) -> None:
-    """Says what holds."""
+    """Prints the results of the comparison."""
     if inside is None:
         last = native.last.removeprefix("FAILED: ")
         card.check(False, f"{case.name}: not run in the slice, it has no end natively: {last}")
@@ -164,7 +165,7 @@ def compare_result(case: Case, name: str, native: Ran, inside: Ran) -> None:
 
 
 def differing(name: str, native: Ran, inside: Ran) -> str:
-    """How many elements are not the same, and by how much."""
+    """The number of different elements, and the differences."""
     kind, code = native.results[name]["kind"], _ARRAYS.get(native.results[name]["kind"])
     if code is None or native.results[name]["shape"] != inside.results[name]["shape"]:
         return f"it is of another shape or of {kind}"
@@ -172,7 +173,7 @@ def differing(name: str, native: Ran, inside: Ran) -> str:
     for values, ran in ((one, native), (other, inside)):
         (file,) = ran.folder.glob(f"*.{name}")
         values.frombytes(file.read_bytes())
-    # As bytes, as NaN is not even itself.
+    # By bytes: NaN does not equal itself.
     size, a, b = one.itemsize, one.tobytes(), other.tobytes()
     unequal = [
         at for at in range(len(one)) if a[at * size : at * size + size] != b[at * size : at * size + size]
@@ -193,7 +194,7 @@ def keep(folder: str, case: Case, native: Ran, inside: Ran | None) -> None:
 
 
 def fit(options: argparse.Namespace, memory: int) -> None:
-    """On a smaller card a smaller slice, and so many fewer cases side by side. The host's take as much."""
+    """A smaller card gets a smaller slice, and fewer cases side by side. The host's take as much memory."""
     room, wanted = memory // 2, places.bytes_of(options.mem)
     if wanted > room:
         options.jobs = max(1, options.jobs * room // wanted)
@@ -209,7 +210,7 @@ def main() -> None:
     fit(options, machine.memory())
     cases = [case for case in CASES if case.name in names]
     with (
-        # Ended last: what its threads wait for ends with the places.
+        # This ends last: its threads wait for programs, which end with the places.
         ThreadPoolExecutor(options.jobs) as pool,
         places.opened("native", machine=machine) as native,
         places.opened(options.place, machine=machine, memory=options.mem) as inside,
@@ -217,7 +218,7 @@ def main() -> None:
 
         def both(case: Case) -> tuple[Case, Ran, Ran | None]:
             ran = run(native, case, options)
-            # Its time again in the slice would be that of other cases.
+            # The case would take its timeout again in the slice, from the time of others.
             late = ran.status == places.TIMED_OUT
             return case, ran, None if late else run(inside, case, options)
 
@@ -232,7 +233,7 @@ def main() -> None:
                 del open_[done.result()[0].name]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            # Before the places are closed, which takes some of the time that is left.
+            # This comes before the places are closed, which takes some of the remaining time.
             for name in open_:
                 card.report("not run", f"{name}: this ended before both places had")
             raise

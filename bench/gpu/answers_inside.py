@@ -1,7 +1,7 @@
-"""Computes a case of answers.py and writes what came out: answers_inside.py CASE FOLDER
+"""Computes a case of answers.py and writes the results: answers_inside.py CASE FOLDER
 
-The same in each place: seeded inputs that are no zeros, a reference computed by the processor in float64 (or
-exactly), and memory filled with NaN before, which outputs are put into.
+It is the same in each place: seeded inputs without zeros, a reference computed by the processor in float64
+(or exactly), and outputs in memory that was filled with NaN.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def jax(answers: Answers) -> None:
 
 
 def copies(answers: Answers) -> None:
-    """By the driver alone: there, within the device, and back. A simulated card does it, too."""
+    """By the driver alone: to the device, within it, and back. A simulated card does this too."""
     cuda, size = card.Cuda(), 8 * card.MIB
     data, back = random.Random(SEED).randbytes(size), ctypes.create_string_buffer(b"\xff" * size, size)
     one, other = (ctypes.c_ulonglong(cuda.plain(size)) for _ in range(2))

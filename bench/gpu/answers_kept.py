@@ -1,4 +1,4 @@
-"""The results of a case of answers.py, as they are written: how far off each is, its digest, its bytes.
+"""The results of a case of answers.py on disk: the error, digest and bytes of each.
 
 FOLDER/CASE.json has the results so far, FOLDER/CASE.NAME the bytes of each.
 """
@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: `cpu` rehearses the arithmetic without a card; some cases are for a card alone.
+#: `cpu` rehearses the arithmetic without a card. Some cases need a card.
 DEVICE = os.environ.get("XPU_GPU_ON", "cuda")
 SEED = 20260727
-#: How far results may be from float64's, as a part of the reference's norm. A product of matrices of 1024 is
-#: about 3e-7 off in float32; TF32 has 10 bits after the first, bfloat16 7.
+#: The bounds of the error against float64, as a part of the reference's norm. A product of matrices of 1024
+#: is about 3e-7 off in float32; TF32 has 10 bits after the first, bfloat16 7.
 FLOAT32, TF32, BFLOAT16 = 1e-5, 2e-3, 1e-2
-#: One element may be so many times as far off, in terms of the root mean square: a single wrong one is found.
+#: One element may be this many times as far off, in terms of the root mean square: a single wrong one is
+#: found.
 WORST = 30
 
 
@@ -31,7 +32,7 @@ class Answers:
         self._entries: list[dict[str, Any]] = []
 
     def keep(self, name: str, make: Callable[[], Any], reference: Any, bound: float = 0.0) -> None:
-        """What `make` gives, called twice, against the reference; `bound` 0: bit for bit."""
+        """The result of `make`, called twice, against the reference; `bound` 0: bit for bit."""
         first, again = (_on_host(make()) for _ in range(2))
         data, wanted = first.tobytes(), _on_host(reference)
         error, worst = _distance(first, wanted)
@@ -69,7 +70,7 @@ def _on_host(value: Any) -> Any:
 
 def _distance(value: Any, wanted: Any) -> tuple[float, float]:
     """The norm of the difference as a part of the reference's, and its largest element as a part of the root
-    mean square; infinite where anything is NaN, or the shape is another."""
+    mean square. Infinite if anything is NaN or the shape differs."""
     import numpy
 
     if value.shape != wanted.shape:

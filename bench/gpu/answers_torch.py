@@ -1,4 +1,4 @@
-"""Cases of answers.py with PyTorch: what it computes, and memory that moves between streams and processes."""
+"""Cases of answers.py with PyTorch: computations, and memory that moves between streams and processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from answers_kept import BFLOAT16, DEVICE, FLOAT32, SEED, TF32, Answers
 
 
 def torch_with(**settings: str) -> Any:
-    """PyTorch, its memory full of NaN. `settings`: environment variables that it reads at its start."""
+    """PyTorch, with its memory full of NaN. `settings`: environment variables that it reads at its start."""
     os.environ.update(settings)
     try:
         import torch
@@ -29,7 +29,7 @@ def torch_with(**settings: str) -> Any:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     if DEVICE == "cuda":
-        # The allocator hands out what was freed: large blocks and small ones.
+        # The allocator reuses freed memory: large blocks and small ones.
         poison = [torch.full((16 << 20,), math.nan, device="cuda") for _ in range(4)]
         poison += [torch.full((1 << 17,), math.nan, device="cuda") for _ in range(64)]
         del poison
@@ -152,7 +152,7 @@ def sort(answers: Answers) -> None:
 
 
 def training(answers: Answers) -> None:
-    """Twenty steps of a small network: the losses, and where its weights are in the end."""
+    """Twenty steps of a small network: the losses, and the final weights."""
     torch = torch_with()
     x, y, *starts = inputs(torch, (256, 64), (256, 8), (64, 128), (128, 8))
 
@@ -174,7 +174,8 @@ def training(answers: Answers) -> None:
 
 
 def streams(answers: Answers) -> None:
-    """Steps in turn on four streams, which wait for each other by events: one out of order changes all."""
+    """Steps in turn on four streams, which wait for each other by events. A wrong order changes the
+    result."""
     torch = torch_with()
     source = torch.Generator().manual_seed(SEED)
     start = torch.randint(1, 1 << 30, (1 << 20,), generator=source)
@@ -220,7 +221,7 @@ def pinned(answers: Answers) -> None:
 
 
 def churn(answers: Answers) -> None:
-    """Tensors that come and go, each with a number of its own in every place: none may be in another's."""
+    """Tensors that come and go. Each holds a number of its own everywhere: none may appear in another."""
     torch = torch_with()
 
     def run() -> Any:
@@ -240,7 +241,7 @@ def churn(answers: Answers) -> None:
 
 
 def _double(tensors: Any, done: Any) -> None:
-    """In a second process, on memory of the first."""
+    """Runs in a second process, on memory of the first."""
     tensor = tensors.get()
     tensor.mul_(2).add_(1)
     import torch
@@ -270,7 +271,7 @@ def ipc(answers: Answers) -> None:
 
 
 def killed(answers: Answers) -> None:
-    """After a process that was killed amid its kernels: its memory comes back, and answers are right."""
+    """A process is killed during its kernels. Then its memory comes back, and results are right."""
     torch = torch_with()
     a, b = inputs(torch, (1024, 1024), (1024, 1024))
     on = [each.to(DEVICE) for each in (a, b)]

@@ -1,9 +1,9 @@
 """The bundle of a container whose root file system is the machine's own root (places.py).
 
-The root is an overlay, so that the host's files stay as they are; its upper folder is in a tmpfs, as an
-overlay's cannot be in an overlay. It shows one file system. What else is mounted below / is bound in, but for
-the kernel's own, /run, /tmp, and the driver, which the runtime brings: read-only, as it is the host's own.
-The system's folders, in which the runtime makes mount points, are overlays, too.
+The root is an overlay, so that the host's files stay as they are. Its upper folder is in a tmpfs, because an
+overlay cannot be the upper folder of another. It shows one file system. Other mounts below / are bound into
+it read-only, as they are the host's own: all but the kernel's own, /run, /tmp, and the driver, which the
+runtime brings. The system's folders, in which the runtime makes mount points, are overlays, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from host import PlaceError
 
 from xpu_runtime.linux import mountinfo, syscalls
 
-#: Where a driver's libraries are among others.
+#: Folders that have a driver's libraries among others.
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
 _OVERLAID = (*_SYSTEM, "/usr", "/usr/local", "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/etc", "/var")
 _LEFT_OUT = ("/proc", "/sys", "/dev", "/run", "/var/run", "/tmp")
-#: Where programs would write beside their home or their modules, which may be read-only: all of it is gone
-#: with the container, so that none takes what another one has compiled.
+#: Folders where programs write beside their home or their modules, which may be read-only. All of it ends
+#: with the container, so that no program uses the compiled files of another.
 _CACHES = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": "/tmp",
@@ -36,7 +36,7 @@ _CACHES = {
     "TRITON_CACHE_DIR": "/tmp/triton-cache",
     "XDG_CACHE_HOME": "/tmp/cache",
 }
-#: What a container gets of Docker, too.
+#: Docker gives these to a container too.
 _CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID"),
     *("CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL"),
@@ -58,7 +58,7 @@ def overlay(folder: Path, driver_folder: str) -> Path:
         layers = f"lowerdir={point},upperdir={upper},workdir={work}"
         _mount("-t", "overlay", "-o", layers, "rootfs", f"{rootfs}{point}")
     if top := _driver_top(driver_folder):
-        # Not a mount of its own: it must not be found there. Only the overlay's upper folder is changed.
+        # The driver must not be found there, though it is no mount of its own. Only the upper folder changes.
         shutil.rmtree(f"{rootfs}{top}", ignore_errors=True)
     return rootfs
 
@@ -71,7 +71,7 @@ def unmount(bundle: Path) -> None:
 
 
 def environ(libraries: Sequence[str]) -> dict[str, str]:
-    """This process's own without what leads to a driver or asks for devices."""
+    """This process's environment without variables that lead to a driver or ask for devices."""
     dropped = ("XPU_", "NVIDIA_VISIBLE", "NVIDIA_DRIVER", "CUDA_VISIBLE", "LD_LIBRARY_PATH", "LD_PRELOAD")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {
@@ -90,8 +90,8 @@ def spec(
     driver_folder: str,
     shared: str = "",
 ) -> dict[str, Any]:
-    """One with a large /dev/shm and a first process that reaps; of the host only `shared` may be written to.
-    Its network is a loopback, which runc sets up: the host's may be down, and NCCL needs one."""
+    """A spec with a large /dev/shm and a first process that reaps. Of the host only `shared` is writable. Its
+    network is a loopback, which runc sets up: the host's may be down, and NCCL needs one."""
     kinds = ("bounding", "effective", "permitted")
     shm = ["nosuid", "nodev", "mode=1777"]
     mounts = [
@@ -130,7 +130,7 @@ def spec(
 
 
 def _limit(name: str) -> dict[str, Any]:
-    """As large as it is here: a container may not raise one."""
+    """As large as here: a container may not raise one."""
     _, hard = resource.getrlimit(getattr(resource, name))
     amount = (1 << 64) - 1 if hard == resource.RLIM_INFINITY else hard
     return {"type": name, "hard": amount, "soft": amount}
@@ -145,7 +145,7 @@ def _bind(path: str, *options: str) -> dict[str, Any]:
 
 
 def _mounted(driver_folder: str) -> list[str]:
-    """Below /, the outer ones first."""
+    """The mounts below /, outer ones first."""
     left_out = [*_LEFT_OUT, *filter(None, [_driver_top(driver_folder)])]
     points = {each.point for each in mountinfo.read()}
     return sorted(
@@ -156,15 +156,15 @@ def _mounted(driver_folder: str) -> list[str]:
 
 
 def interpreter_folder(program: str) -> list[str]:
-    """The folder of an interpreter, such as a virtual environment, where it lies in what is not shown anyway.
-    Never /usr: what is bound in is the host's own, which a container's mount points would be made in."""
+    """The folder of an interpreter, such as a virtual environment, if the container would not show it. Never
+    /usr: a bound folder is the host's own, and a container's mount points would be made in it."""
     path = os.path.abspath(program)
     below = any(path.startswith(f"{top}/") for top in _LEFT_OUT)
     return [os.path.dirname(os.path.dirname(path))] if below else []
 
 
 def _driver_top(folder: str) -> str:
-    """The folder that is the driver's alone; empty: it is one of the system's."""
+    """The folder that is the driver's alone. Empty: it is one of the system's."""
     real = os.path.realpath(folder)
     if any(real == top or os.path.dirname(real) == top for top in _SYSTEM):
         return ""
@@ -172,7 +172,7 @@ def _driver_top(folder: str) -> str:
 
 
 def _mount(*words: str) -> None:
-    """PlaceError."""
+    """Runs mount(8). PlaceError."""
     done = subprocess.run(["mount", *words], capture_output=True, text=True)
     if done.returncode:
         raise PlaceError(f"mount {' '.join(words)}: {done.stderr.strip()}")

@@ -1,19 +1,20 @@
 """How well caps on compute hold for real kernels: the share of the device's time that each load has.
 
-A share is units completed, times what a unit takes the device at the clock of that phase. A card at its power
-limit runs faster under a cap, so what a unit takes is measured on the host at several clocks: running all the
-time, and in bursts that keep the device as busy as a cap would. The driver's own samples are told beside it.
+A share is the completed units times the device's time for a unit at the clock of that phase. A card at its
+power limit runs faster under a cap, so a unit's time is measured on the host at several clocks: with the load
+running all the time, and in bursts that keep the device as busy as a cap would. The driver's own samples are
+printed beside it.
 
 A fault of ours: a mean error of more than 3 points, a window of 2 s that is more than 10 off, more than 2 %
-of the host's throughput lost in a slice without a cap (5 % where the host holds the load up).
+of the host's throughput lost in a slice without a cap (5 % for loads that the host slows down).
 
-Contexts that take turns lose throughput without any cap, too. So each pair also runs on the host, where they
-have N % of the device's time together. In containers each must have at most its cap, and at least N % of it
-where the caps are 100 together. A load that waits for each unit leaves turns to others: what it gets on the
-host is enough.
+Contexts that take turns lose throughput without any cap, too. So each pair also runs on the host, where the
+two have N % of the device's time together. In containers each must have at most its cap, and at least N % of
+it if the caps are 100 together. A load that waits for each unit leaves turns to others: its share on the host
+is enough.
 
 Each load (load.py) is one process that lives through the run: on the host, in a container without a cap, and
-in containers whose caps are changed while they run, by `xpu set`. One phase after another says who runs.
+in containers whose caps `xpu set` changes while they run. Each phase runs some of them.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from runner import LoadError, Runner
 from shares import Alone, Outcome
 
 MEAN, WORST, LOST = 3.0, 10.0, 2.0
-#: Percent by which loads that their host holds up differ from process to process, on the host too.
+#: Percent by which loads that the host slows down differ from process to process, on the host too.
 LOST_BY_HOST = 5.0
-#: Seconds until all programs are ready: frameworks that start together read much.
+#: Seconds until all programs are ready: frameworks that start together read many files.
 START_S = 150.0
 CAPS = (90, 70, 50, 30, 10)
-#: Of some loads fewer: `eager` and `short` use so little of a card that higher caps say nothing.
+#: Some loads have fewer caps: `eager` and `short` use so little of a card that higher caps say nothing.
 FEWER = {"eager": (30, 10), "short": (30, 10), "train": (90, 50, 30, 10)}
-#: Who runs beside each other: load and cap.
+#: The loads that run beside each other, with their caps.
 PAIRS = (
     (("matmul", 30), ("matmul", 70)),
     (("matmul", 70), ("matmul", 30)),
@@ -49,15 +50,15 @@ PAIRS = (
     (("decode", 30), ("train", 60)),
 )
 FOUR = 25
-#: Seconds that are not judged, and that a phase goes on after the time that is.
+#: Seconds that are not judged, and seconds that a phase goes on after the judged time.
 WARM_UP, TAIL = 2.0, 0.3
-#: The first of these on a simulated card, whose clock is the same at all times.
+#: The warm-up on a simulated card, whose clock never changes.
 WARM_UP_SIMULATED = 0.5
-#: Percent for which the device is busy in bursts, and seconds of them that are not measured, and that are.
+#: Percent for which the device is busy in bursts, and the seconds of bursts before and in a measurement.
 BUSY, BURSTS_WARM_UP, BURSTS_S = (90, 70, 50), 1.0, 1.0
-#: Loads that leave the card pauses: what a unit takes the device is measured apart. Loads that wait for each.
+#: Loads that leave the card pauses: a unit's device time is measured apart. Loads that wait for each unit.
 WITH_PAUSES, WAITS = ("decode", "eager", "short"), ("decode",)
-#: Their kernels take longer when each comes alone than one behind the other: the driver's samples tell it.
+#: Loads whose kernels take longer alone than one behind the other: the driver's samples give their time.
 BY_DRIVER = ("eager", "short")
 
 
@@ -91,7 +92,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def fit(options: argparse.Namespace, memory: int, record: Record) -> None:
-    """On a card that has no room for the slices, loads that need no framework, and little memory."""
+    """Without enough memory for the slices, chooses loads that need no framework and little memory."""
     more = 0 if options.no_pairs else 2 * places.bytes_of(options.mem_of_one)
     need = 3 * places.bytes_of(options.mem) + more
     if need > memory:
@@ -101,7 +102,7 @@ def fit(options: argparse.Namespace, memory: int, record: Record) -> None:
 
 
 def caps_of(kind: str, options: argparse.Namespace) -> Sequence[int]:
-    """Of a load alone."""
+    """The caps for a load alone."""
     if options.caps is not None:
         return tuple(options.caps)
     return () if options.only_pairs else FEWER.get(kind, CAPS)
@@ -118,7 +119,7 @@ class Session:
         self.warm_up = WARM_UP_SIMULATED if simulated else WARM_UP
         self.kinds = options.loads.split(",")
         self.alone: dict[str, Alone] = {}
-        #: Of loads side by side on the host: what share each has, and what they complete together.
+        #: The results of loads side by side on the host: each one's share, and their completed work together.
         self.natives: dict[tuple[str, ...], tuple[list[float], float]] = {}
         self.judged = self.failed = 0
         self.set_took: list[float] = []
@@ -141,7 +142,7 @@ class Session:
         return Phase(since, seconds, clock, used[0], used[1:])
 
     def measure_alone(self, host: Group, free: Group) -> None:
-        """Each load on the host and without a cap, in turn: what a slice costs."""
+        """Runs each load on the host and without a cap, in turn, for the cost of a slice."""
         for kind in list(self.kinds):
             runners = {"host": host.loads[kind]}
             if not self.options.only_pairs:
@@ -165,7 +166,8 @@ class Session:
                     said = f"{kind} on the host completed nothing: {host.output()[-300:]}"
                     raise LoadError(said, None, on_host=True)
                 if name == "host":
-                    # What leaves the card no pause, and is never seen behind another, has all of it.
+                    # A load that leaves the card no pause, and never follows another unit, has all of the
+                    # card.
                     taken = unit or host.unit_between(phase.since, phase.until) or 1 / rate
                     if kind in BY_DRIVER and phase.busy:
                         taken = phase.busy / 100 / rate
@@ -208,9 +210,9 @@ class Session:
         )
 
     def native(self, groups: Sequence[Group], kinds: Sequence[str]) -> bool:
-        """The same loads side by side on the host, what can be had at all: whether that is known now."""
+        """Runs the same loads side by side on the host, for the attainable shares. True if they are known."""
         try:
-            # The first group has a load of each kind, the others more of the same for who is beside its like.
+            # The first group has a load of each kind. The others have more of a kind that runs beside itself.
             of = [groups[kinds[:i].count(kind)].loads[kind] for i, kind in enumerate(kinds)]
             self._native(kinds, of)
         except LoadError as error:
@@ -234,7 +236,7 @@ class Session:
         )
 
     def judge(self, name: str, asked: Sequence[Asked]) -> None:
-        """One phase with caps, which are set before. What fails is said, and the next phase goes on."""
+        """Sets the caps and runs one phase. A failure is reported, and the next phase goes on."""
         try:
             self._set([(each.group, each.cap) for each in asked])
             self._judge(name, asked)
@@ -243,7 +245,7 @@ class Session:
             self.record.check(False, f"{name}: {error}")
 
     def _set(self, wanted: Sequence[tuple[Group, int]]) -> None:
-        """What shrinks first: what all have together must fit at any time."""
+        """Lowers caps before it raises others: their sum must fit at any time."""
         for group, cap in sorted(wanted, key=lambda each: each[1] - each[0].cap):
             if cap != group.cap:
                 before = time.monotonic()
@@ -286,7 +288,7 @@ class Session:
         said += f" of the device's time, {joined(work)} % of the host's work"
         if native is not None:
             said += f"; on the host {joined(native)} of the time"
-            # Where the caps leave some of the card to nobody, less work is no loss.
+            # If the caps leave some of the card unused, less work is no loss.
             if sum(each.high for each in found) >= sum(native):
                 said += f", {100 * (1 - sum(work) / work_native):+.1f} % of its work lost"
         self.record.value(
@@ -314,7 +316,7 @@ class Session:
 
 
 def ready(session: Session, groups: Sequence[Group]) -> None:
-    """Waits for all loads. A kind that fails is said, and left out."""
+    """Waits for all loads. A kind that fails is reported and left out."""
     until = time.monotonic() + START_S
     for kind in list(session.kinds):
         try:

@@ -1,10 +1,9 @@
-"""What the scripts of this folder share: the slice that they run in, CUDA and NVML by ctypes, and how to say
-what was seen.
+"""The scripts of this folder share this: their slice, CUDA and NVML by ctypes, and the output.
 
-A script prints a line for each value (`name: value`) and each check (`ok: …`, `FAILED: …`), and ends with 0
-if all held, 1 if one did not, and 77, after `skipped: …`, where there is nothing to try it on: outside a
-slice or without a tool. In a slice there is a card: what does not find it has failed. Each result is also a
-line of JSON in the file that XPU_GPU_JSON names. Python 3.10 or newer, as images of frameworks have it.
+A script prints a line for each value (`name: value`) and each check (`ok: …`, `FAILED: …`). It ends with 0 if
+all checks held, with 1 if one failed, and with 77, after `skipped: …`, if it had nothing to run on: outside a
+slice, or without a tool. A slice has a card: a script that does not find it has failed. Each result is also a
+line of JSON in the file that XPU_GPU_JSON names. Needs Python 3.10 or newer, as images of frameworks have it.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from typing import Any, NoReturn
 SKIPPED = 77
 OUT_OF_MEMORY, NOT_FOUND = 2, 500
 MIB = 1 << 20
-#: What a failure begins with that is none of a check.
+#: The begin of a failure that belongs to no check.
 NOT_MEASURED = "not measured: "
-#: In a container, and in a sandbox (packaging/sandbox.py).
+#: The slice's folder in a container, and in a sandbox (packaging/sandbox.py).
 FOLDERS = ("/usr/lib/xpu", "/mnt/usr/lib/xpu")
-#: The slice's memory in bytes, as whoever has made it and has seen the card outside asked for it.
+#: The slice's memory in bytes. The program that made the slice, and saw the card outside, sets it.
 LIMIT_VARIABLE = "XPU_GPU_LIMIT"
-#: Set by whoever has seen the card on the host, for the programs that it starts there.
+#: A program that has seen the card on the host sets it for the programs that it starts there.
 SEEN_VARIABLE = "XPU_GPU_SEEN"
 _LIMIT_AT, _NO_LIMIT = 2048, (1 << 64) - 1
 _failed: list[str] = []
@@ -38,13 +37,13 @@ _reported: set[str] = set()
 
 
 def skip(why: str) -> NoReturn:
-    """For a missing tool, or outside a slice."""
+    """Ends the program: a tool is missing, or it runs outside a slice."""
     report("skipped", why)
     sys.exit(SKIPPED)
 
 
 def missing(why: str) -> NoReturn:
-    """For a card that is not found: a fault in a slice, or where somebody has seen the card outside."""
+    """Ends the program without a card: a fault in a slice, or after the card was seen outside."""
     if in_slice() or os.environ.get(LIMIT_VARIABLE) or os.environ.get(SEEN_VARIABLE):
         fail(why)
     skip(why)
@@ -56,7 +55,7 @@ def fail(why: str) -> NoReturn:
 
 
 def not_measured(why: str) -> None:
-    """A failure that says nothing of what is judged: a driver, a place or a program is not there for it."""
+    """A failure that judges nothing: a driver, a place or a program for the measurement is missing."""
     check(False, f"{NOT_MEASURED}{why}")
 
 
@@ -80,7 +79,7 @@ def check(holds: bool, what: str) -> bool:
 
 
 def is_simulated() -> bool:
-    """Whether a simulated driver is below: it computes nothing."""
+    """Whether the driver is a simulated one, which computes nothing."""
     places = ("/run/nvidia-sim", "/mnt/run/nvidia-sim")
     return "XPU_GPU_SIMULATED" in os.environ or any(os.path.exists(path) for path in places)
 
@@ -90,7 +89,7 @@ def not_checked(what: str) -> None:
 
 
 def check_result(holds: Callable[[], bool], what: str) -> None:
-    """A check of something that the card has computed; an error is a failure."""
+    """A check of a result that the card has computed. An error is a failure."""
     try:
         held = holds()
     except Exception as error:
@@ -102,13 +101,13 @@ def check_result(holds: Callable[[], bool], what: str) -> None:
 
 
 def end() -> NoReturn:
-    """A program that has only skipped was skipped itself."""
+    """Ends the program. One that has only skipped was skipped itself."""
     only_skipped = "skipped" in _reported and not _reported & {"ok", "FAILED", "not checked"}
     sys.exit(1 if _failed else SKIPPED if only_skipped else 0)
 
 
 def chosen(names: Iterable[str], words: Iterable[str] | None) -> list[str]:
-    """Those with one of the words in their name; all without words. Ends the program where there is none."""
+    """The names that have one of the words in them; all without words. Ends the program if there is none."""
     names, words = list(names), list(words or [""])
     if missing_words := [word for word in words if not any(word in name for name in names)]:
         sys.exit(f"nothing has {missing_words[0]!r} in its name: {', '.join(names)}")
@@ -120,7 +119,7 @@ def mib(amount: int) -> str:
 
 
 def temporary() -> str:
-    """A folder that goes with this process."""
+    """A folder that is removed at this process's end."""
     path = tempfile.mkdtemp(prefix="xpu-gpu-")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -131,7 +130,7 @@ def in_slice() -> bool:
 
 
 def folder() -> str:
-    """Where the slice's pages and the real libraries are."""
+    """The folder of the slice's pages and the real libraries."""
     for path in FOLDERS:
         if os.path.exists(f"{path}/quota"):
             return path
@@ -184,7 +183,7 @@ class Cuda:
         return text.value.decode() if text.value else f"error {status}"
 
     def memory(self) -> tuple[int, int]:
-        """Free and total, in bytes, as cuMemGetInfo says."""
+        """Free and total memory in bytes, by cuMemGetInfo."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.must("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
@@ -197,7 +196,7 @@ class Cuda:
         text = bytes(raw).hex()
         return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
-    # Each gives a pointer or a handle, or the error as a negative number.
+    # Each returns a pointer or a handle, or the error as a negative number.
 
     def plain(self, size: int) -> int:
         return self._made("cuMemAlloc_v2", size)
@@ -220,7 +219,7 @@ class Cuda:
         self.must("cuStreamSynchronize", None)
 
     def mappable(self, size: int) -> int:
-        # CUmemAllocationProp: pinned, no handle types, on the device 0.
+        # CUmemAllocationProp: pinned, no handle types, on device 0.
         wanted = (ctypes.c_int * 16)(1, 0, 1, 0)
         handle, whole = ctypes.c_ulonglong(), -(-size // (2 * MIB)) * 2 * MIB
         status = self.call(
@@ -237,7 +236,7 @@ class Cuda:
         return -status if status else pointer.value
 
     def ways(self) -> dict[str, tuple[Any, Any]]:
-        """What takes device memory on this driver, and what gives it back, by name."""
+        """The ways to take and give back device memory on this driver, by name."""
         every = {
             "cuMemAlloc": (self.plain, self.free_plain),
             "cuMemAllocAsync": (self.pooled, self.free_pooled),
@@ -246,7 +245,7 @@ class Cuda:
         }
         found = {}
         for name, (take, give) in every.items():
-            # The interposer has a function that the driver may lack: it then says so itself.
+            # The interposer has this function even if the driver lacks it, and then returns an error itself.
             one = take(MIB) if self.has(name) else -NOT_FOUND
             if one == -NOT_FOUND:
                 report(name, "this driver has none")

@@ -1,7 +1,7 @@
 """Whether a container that the installed runtime starts with runc sees its slice, and gets no more.
 
-The slice has 4 GiB and 30 % of the cores. A fault of ours: no start; a card of another size in nvidia-smi,
-libcuda or PyTorch; 5 GiB that are granted or 1 GiB that is not; a slice that outlives its container.
+The slice has 4 GiB and 30 % of the cores. A fault of ours: the container does not start; nvidia-smi, libcuda
+or PyTorch show a card of another size; 5 GiB are granted or 1 GiB is not; the slice outlives its container.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from record import Record, add_options
 
 MEMORY, SLICE_MIB = "4G", 4096
 PROBE = places.REPOSITORY / "build/probe/cuda-probe"
-#: Prints what PyTorch sees and is granted, a word and a value a line. The random numbers are the host's, as a
-#: simulated card computes none.
+#: Prints PyTorch's view and its allocations, a word and a value a line. The random numbers are the host's,
+#: because a simulated card computes none.
 _TORCH = """
 import sys, torch
 print("version", torch.__version__)
@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
 
 
 def _one_line(output: str) -> str:
-    """The end of it."""
+    """The end of the output, on one line."""
     return " ".join(output[-300:].split())
 
 
@@ -60,7 +60,7 @@ def smi(record: Record, place: places.Place) -> None:
 
 
 def driver(record: Record, place: places.Place) -> None:
-    """cuda-probe: 5 GiB are refused, and the program goes on."""
+    """Runs cuda-probe: 5 GiB are refused, and the program goes on."""
     if not PROBE.exists():
         record.value("skipped", f"cuda-probe: {PROBE} is not there")
         return

@@ -1,7 +1,7 @@
-"""The machine that measuring programs run on: its driver, its nvidia-smi, where the product is installed.
+"""The machine that measuring programs run on: its driver, its nvidia-smi, and the product's installation.
 
-A real card's driver is found as hosts have it; a simulated one has a root of its own. Every measuring program
-takes the same options (add_options), whose defaults the environment sets for all of them.
+A real card's driver is found as on any host. A simulated one has a root of its own. Every measuring program
+takes the same options (add_options). The environment sets their defaults for all programs.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 class PlaceError(Exception):
-    """What did not work, and what it said."""
+    """A failure, and the output of the failed program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Driver:
-    """Where the driver's libraries are on this host."""
+    """The places of the driver's libraries on this host."""
 
     folder: str
     paths: Mapping[str, str]
-    #: nvidia-smi, as the host has it; empty: there is none.
+    #: The host's nvidia-smi; empty: there is none.
     smi: str
-    #: Whether programs of the host find it without LD_LIBRARY_PATH.
+    #: Whether programs of the host find the driver without LD_LIBRARY_PATH.
     in_cache: bool
 
     def path_of(self, name: str) -> str:
@@ -49,8 +49,8 @@ class Driver:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What all places have in common. `root`: a simulated driver's, empty on a real card. `devices`: comma
-    list of indexes or UUIDs."""
+    """What all places share. `root`: a simulated driver's, empty for a real card. `devices`: a comma list of
+    indexes or UUIDs."""
 
     prefix: str
     root: str
@@ -60,7 +60,7 @@ class Machine:
 
     @property
     def is_simulated(self) -> bool:
-        """Also where a simulated driver lies as a real one would, as a rehearsal of the whole has it."""
+        """True also for a simulated driver in a real one's place, as in a rehearsal of the whole."""
         return bool(self.root) or card.is_simulated()
 
     @property
@@ -68,7 +68,7 @@ class Machine:
         return self.driver.smi
 
     def query(self, fields: str) -> list[str]:
-        """What nvidia-smi on the host says of each chosen device, a line each. PlaceError."""
+        """The answer of the host's nvidia-smi for each chosen device, a line each. PlaceError."""
         if not self.smi:
             raise PlaceError(f"no nvidia-smi beside {self.driver.folder} and none on PATH")
         words = [self.smi, "-i", self.devices, f"--query-gpu={fields}", "--format=csv,noheader"]
@@ -80,11 +80,11 @@ class Machine:
         return done.stdout.strip().split("\n")
 
     def memory(self) -> int:
-        """Bytes of the smallest of the chosen devices. PlaceError."""
+        """Bytes of the smallest chosen device. PlaceError."""
         return min(int(line.split()[0]) for line in self.query("memory.total")) * card.MIB
 
     def environ(self) -> dict[str, str]:
-        """A program's on the host: the loader finds the driver, the shell its programs."""
+        """The environment of a program on the host: the loader finds the driver, the shell its programs."""
         environ = dict(os.environ)
         if not self.driver.in_cache:
             environ["LD_LIBRARY_PATH"] = ":".join([*self.other_libraries(), self.driver.folder])
@@ -93,7 +93,7 @@ class Machine:
         return environ
 
     def other_libraries(self) -> list[str]:
-        """The folders of LD_LIBRARY_PATH that have no driver in them."""
+        """The folders of LD_LIBRARY_PATH without a driver in them."""
         folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
         return [each for each in folders if each and not os.path.lexists(f"{each}/libcuda.so.1")]
 
@@ -119,7 +119,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def machine(options: argparse.Namespace | None = None) -> Machine:
-    """From a parser's options (add_options), or without any from the environment. PlaceError: no driver."""
+    """The machine by a parser's options (add_options), or by the environment. PlaceError: no driver."""
     if options is None:
         parser = argparse.ArgumentParser()
         add_options(parser)
@@ -130,9 +130,9 @@ def machine(options: argparse.Namespace | None = None) -> Machine:
 
 
 def begin(options: argparse.Namespace, results: str | None = None) -> Machine:
-    """The machine that a measuring program is on, whose results go to the file `results`, too. It ends here,
-    skipped, where there is no driver, and failed where the kernel driver runs and the rest is not found."""
-    # Places have to be closed: a run that has no more time left sends this first.
+    """The machine of a measuring program, whose results also go to the file `results`. Without a driver the
+    program ends here, skipped. If the kernel driver runs and the rest is not found, it ends here, failed."""
+    # Places must be closed: a run without time left sends this signal first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if results:
         os.environ["XPU_GPU_JSON"] = os.path.abspath(results)
@@ -150,7 +150,7 @@ def begin(options: argparse.Namespace, results: str | None = None) -> Machine:
 
 
 def find_driver(root: str) -> Driver:
-    """As the product finds it, by the caller's LD_LIBRARY_PATH, too. PlaceError."""
+    """Finds the driver as the product does, also by the caller's LD_LIBRARY_PATH. PlaceError."""
     paths.take_caller_library_path()
     found = driver_files.find(root or "/")
     libraries = {name: found.path_of(name) for name in LIBRARIES}

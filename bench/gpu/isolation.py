@@ -1,11 +1,11 @@
-"""What becomes of a container's work when another one on the same card goes wrong.
+"""A container's work while another container on the same card fails.
 
 The page is docs/concepts/isolation.md.
 
-One container computes and checks what it gets, all the time. In another one a program makes an illegal
-access, is killed amid kernels, runs a kernel that never ends, or takes all the memory that it can get. A
-fault of ours, or a card that isolates less than is said: the first one's work ends or is wrong, a container
-cannot be used again afterwards, or the card's memory does not come back.
+One container computes and checks its results all the time. In another one a program makes an illegal access,
+is killed during its kernels, runs a kernel that never ends, or takes all available memory. A fault of ours,
+or a card that isolates less than documented: the first container's work ends or is wrong, a container cannot
+be used again afterwards, or the card's memory does not come back.
 
 isolation.py ROLE is the program in a container.
 """
@@ -26,15 +26,15 @@ from nvml import Nvml
 from record import Record, add_options
 
 MIB, READY = 1 << 20, "ready"
-#: The first container's cores, and the other's.
+#: The cores of the first container, and of the other.
 CORES = (50, 20)
-#: Seconds until a program is ready, until it has ended, and until a driver has taken back what it had.
+#: Seconds until a program is ready, until it has ended, and until a driver has taken its memory back.
 START_S, END_S, BACK_S = 30.0, 20.0, 10.0
-#: MiB of the card that may be in use afterwards beyond what was before.
+#: MiB of the card that may be in use afterwards beyond those before.
 LEFT = 16
-#: Seconds for which the first one's work is looked at while something goes wrong.
+#: Seconds of the first container's work that are watched during each failure.
 LOOK_S = 2.0
-#: Percent of its kernels alone that the first container must complete at least: the other has a turn, too.
+#: The least work of the first container, in percent of its kernels alone: the other has its turns, too.
 LEAST = 40.0
 
 
@@ -42,7 +42,7 @@ LEAST = 40.0
 
 
 def works() -> None:
-    """Until SIGTERM: a line for each tenth of a second or so, with all kernels that have run."""
+    """Works until SIGTERM. About every tenth of a second it prints the number of all its kernels so far."""
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     load, cuda, units = _kernels(500)
@@ -64,7 +64,7 @@ def _kernels(microseconds: int, named: str = "") -> tuple[kernels.Kernels, card.
 
 
 def illegal_access() -> None:
-    """An address that nobody has: every call from then on says so."""
+    """Uses an address that nothing has. Every later call then returns an error."""
     load, cuda, _ = _kernels(10, "fault_illegal_address")
     load.write_to(16)
     print(READY, flush=True)
@@ -92,7 +92,7 @@ def endless_kernel() -> None:
 
 
 def all_memory() -> None:
-    """Until it is refused, by blocks; holds it until it is killed."""
+    """Takes blocks until one is refused, and holds them until it is killed."""
     cuda, blocks = card.Cuda(), 0
     while cuda.plain(64 * MIB) > 0:
         blocks += 1
@@ -101,7 +101,7 @@ def all_memory() -> None:
     time.sleep(600)
 
 
-#: By name what goes wrong, and whether its program ends by itself.
+#: The failures by name, and whether the program ends by itself.
 WRONG: dict[str, tuple[Callable[[], None], bool]] = {
     "illegal access": (illegal_access, True),
     "killed amid kernels": (killed_amid_kernels, False),
@@ -134,7 +134,7 @@ def _has_said(child: places.Child, word: str) -> bool:
 
 
 def rate(child: places.Child) -> float:
-    """Kernels in a second, from now on."""
+    """Kernels a second, from now on."""
     begin = time.monotonic()
     time.sleep(LOOK_S)
     lines = [line.split() for line in child.output().splitlines() if line.startswith("units ")]
@@ -145,7 +145,7 @@ def rate(child: places.Child) -> float:
 
 
 def used(nvml: Nvml) -> int:
-    """Bytes of the card."""
+    """Used bytes of the card."""
     amount = nvml.used()
     if amount is None:
         card.fail(f"nvmlDeviceGetMemoryInfo outside the containers: error {nvml.status}")

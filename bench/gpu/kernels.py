@@ -1,7 +1,7 @@
 """Kernels that keep a device busy for a given time, and events, by the driver API alone, without a framework.
 
-A simulated card takes a kernel's time from its name. A real one runs `spin`, which counts its own iterations;
-how long these take is measured first.
+A simulated card takes a kernel's time from its name. A real one runs `spin`, which counts its own iterations.
+Their time is measured first.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ again:
     ret;
 }
 """
-#: Threads of `spin`: every multiprocessor has work.
+#: Threads of `spin`, so that every multiprocessor has work.
 _BLOCKS, _THREADS = 528, 128
 _BLOCKING_SYNC = 1
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 class Event:
-    """On the one stream of Kernels; a wait for it keeps no processor busy."""
+    """An event on the one stream of Kernels. A wait for it keeps no processor busy."""
 
     def __init__(self, cuda: card.Cuda) -> None:
         self._cuda, self._handle = cuda, ctypes.c_void_p()
@@ -49,22 +49,22 @@ class Event:
         self._cuda.must("cuEventSynchronize", self._handle)
 
     def query(self) -> bool:
-        """Whether it has come."""
+        """Whether the event has come."""
         status = self._cuda.call("cuEventQuery", self._handle)
         if status not in (0, _NOT_READY):
             card.fail(f"cuEventQuery: {self._cuda.name(status)}")
         return status == 0
 
     def elapsed_time(self, later: Event) -> float:
-        """Milliseconds from this one to a later one, of the device's clock."""
+        """Milliseconds of the device's clock from this event to a later one."""
         taken = ctypes.c_float()
         self._cuda.must("cuEventElapsedTime", ctypes.byref(taken), self._handle, later._handle)
         return taken.value
 
 
 class Kernels:
-    """Launches kernels of about `microseconds` on the default stream, or of so many `iterations`. `named`:
-    what a simulated card takes instead, which knows what a kernel does by its name."""
+    """Launches kernels of about `microseconds`, or of that many `iterations`, on the default stream. `named`:
+    the kernel's name on a simulated card, which gives its behaviour."""
 
     def __init__(
         self, cuda: card.Cuda, microseconds: int, blocks: int = _BLOCKS, iterations: int = 0, named: str = ""
@@ -83,7 +83,7 @@ class Kernels:
 
     @property
     def iterations(self) -> int:
-        """Of each thread of a kernel: what another process takes for the same work."""
+        """The iterations of each thread of a kernel. Another process uses them to make the same work."""
         return self._iterations.value
 
     def launch(self) -> None:
@@ -93,15 +93,15 @@ class Kernels:
         )
 
     def take(self, iterations: int) -> None:
-        """What each thread of the next kernels does."""
+        """Sets the iterations of each thread of the next kernels."""
         self._iterations.value = iterations
 
     def write_to(self, address: int) -> None:
-        """Where the next kernels write what they have computed."""
+        """Sets the address to which the next kernels write their results."""
         self._out.value = address
 
     def computes(self) -> bool:
-        """Whether one thread's result is the right one: the host computes it, too."""
+        """Whether one thread's result is right: the host computes it, too."""
         place = self._cuda.plain(8)
         if place < 0:
             return False
@@ -121,7 +121,7 @@ class Kernels:
         self._iterations.value = 100000
         for _ in range(20):  # the first runs wake the card's clocks
             self.launch()
-        # Under a cap a launch may wait between the two events: the quickest did not.
+        # Under a cap a launch may wait between the two events. The quickest did not.
         start, end, taken = Event(self._cuda), Event(self._cuda), []
         for _ in range(20):
             start.record()

@@ -1,10 +1,10 @@
 /*
- * What calls cost the program that makes them: launches ROUNDS COUNT. It knows nothing of limits: launches.py
- * runs it on the host and in containers, and compares. A line `NAME NANOSECONDS` for each value, as soon as
- * it is known. Exit status 77: no driver; 1: a call failed, and stderr says which.
+ * The cost of calls to the program that makes them: launches ROUNDS COUNT. It knows nothing of limits:
+ * launches.py runs it on the host and in containers, and compares. It prints a line `NAME NANOSECONDS` for
+ * each value as soon as it is known. Exit status 77: no driver; 1: a call failed, and stderr names it.
  *
- * Launches go in batches that a queue takes without blocking, each followed by a wait: with a full queue the
- * device would be measured. A call's time has one reading of the clock in it, 20 to 30 ns, everywhere.
+ * Launches go in batches that a queue takes without blocking, and each batch ends with a wait: a full queue
+ * would show the device's time. A call's time includes one reading of the clock, 20 to 30 ns, everywhere.
  */
 #define _GNU_SOURCE
 #include "cuda/cuda_api.h"
@@ -114,7 +114,7 @@ static void start(void) {
     print("start", (double)(now() - begin));
 }
 
-/* In a process that has a context: the interposer asks NVML what that took (docs/hardware.md). */
+/* In a process with a context: the interposer asks NVML for the context's size (docs/hardware.md). */
 static void start_of_nvml(void) {
     uint64_t begin = now();
     nvmlDevice_t device;
@@ -169,7 +169,8 @@ static int by_value(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-/* The calls alone, and the whole loop with its waits: the median of rounds of its time a call. */
+/* Prints the calls alone, and the whole loop with its waits: the median over rounds of the loop's time a
+ * call. */
 static void measure(const char *name, void (*call)(void), unsigned int in_batch, unsigned int rounds,
                     unsigned int count) {
     char text[80];

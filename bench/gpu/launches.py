@@ -1,11 +1,12 @@
-"""What a launch, an allocation and a start cost: on the host, in a slice without a cap, capped at 100 and 50.
+"""The cost of a launch, an allocation and a start: on the host, in a slice without a cap, capped at 100 and
+50.
 
-A fault of ours: without a cap more than 1 us more a launch (the goal is 0.1); 1 us more a pair of cuMemAlloc
-and cuMemFree, 2 ms more a start (and 5 % more, by which they vary on the host too); under a cap more than
-1 us more for a launch that is not held back, or 6 us for a graph's, which has two markers.
+A fault of ours: without a cap a launch takes more than 1 us longer (the goal is 0.1), a pair of cuMemAlloc
+and cuMemFree more than 1 us, a start more than 2 ms (and 5 %, by which starts vary on the host too). Under a
+cap: more than 1 us for a launch that is not held back, or 6 us for a graph's, which has two markers.
 
-launches.c is run in each place in turn, in an order that changes; what counts are medians of processes. Under
-a cap of 50 the mean and the last 1 % of launches also wait for their budget, which is the cap at work.
+launches.c runs in each place in turn, in an order that changes. The results are medians of processes. Under a
+cap of 50 the mean and the last 1 % of launches also wait for their budget: that is the cap at work.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from record import Record, add_options
 
 SETTINGS = ("native", "no cap", "cap 100", "cap 50")
 US, MS = 1e3, 1e6
-#: Ns that a call may take more: without a cap, under one. None: it is only told.
+#: Nanoseconds that a call may take more, without and with a cap. None: it is printed and not judged.
 BOUNDS: dict[str, tuple[float, float] | None] = {
     "launch": (US, US),
     "launch mean": (US, float("inf")),
@@ -31,10 +32,10 @@ BOUNDS: dict[str, tuple[float, float] | None] = {
     "pair of 1 MiB": (US, US),
     "start": (2 * MS, 2 * MS),
 }
-#: What varies by some percent from process to process, on the host too.
+#: Calls that vary by some percent from process to process, on the host too.
 VARY, VARIES = ("start", "pair of 1 MiB"), 0.05
 GOAL = 100.0
-#: A line of launches.c that is a figure: a driver or a loader may print others.
+#: A line of launches.c with a figure. A driver or a loader may print other lines.
 _FIGURE = re.compile(r"([A-Za-z][\w ]*) (\d+\.\d+)")
 Runs = dict[str, dict[str, list[float]]]
 
@@ -55,11 +56,11 @@ def arguments() -> argparse.Namespace:
 def opened(
     stack: contextlib.ExitStack, options: argparse.Namespace, machine: places.Machine
 ) -> dict[str, Callable[[], places.Place]]:
-    """What makes each setting ready, and gives its place."""
+    """A function for each setting, which prepares it and returns its place."""
     native = stack.enter_context(places.opened("native", machine=machine))
     slice_ = {"machine": machine, "memory": options.mem}
     free = stack.enter_context(places.opened(options.place, **slice_))
-    # XPU_CORES=100 would be no cap: a slice that has one is set to 100.
+    # XPU_CORES=100 would mean no cap. So this slice begins with a cap, and is set to 100 later.
     capped = stack.enter_context(places.opened(options.place, **slice_, cores=50, beside=free))
 
     def at(cores: int) -> places.Place:
@@ -88,7 +89,7 @@ def run(record: Record, place: places.Place, program: str, options: argparse.Nam
 
 
 def told_so_far(record: Record, runs: Runs, number: int, options: argparse.Namespace) -> None:
-    """One line after each round: a run that is killed has these."""
+    """One line after each round, so that a killed run has these."""
     said = []
     for name in BOUNDS:
         ns = {each: statistics.median(runs[each][name]) for each in SETTINGS if name in runs[each]}
@@ -97,7 +98,7 @@ def told_so_far(record: Record, runs: Runs, number: int, options: argparse.Names
 
 
 def told(record: Record, runs: Runs, *, simulated: bool) -> None:
-    """A line for each call: what it takes on the host, and how much more elsewhere."""
+    """A line for each call: its time on the host, and the additional time in other places."""
     record.check(bool(runs["native"]), "launches are measured on the host")
     for name in runs["native"]:
         ns = {each: statistics.median(runs[each][name]) for each in SETTINGS if name in runs[each]}
@@ -136,7 +137,7 @@ def main() -> None:
                         runs[each].setdefault(name, []).append(value)
                 told_so_far(record, runs, number, options)
         finally:
-            # Also where this run has no more time: before the places are closed, which takes some.
+            # This comes before the places are closed, which takes time that a stopped run may not have.
             done = len(runs["native"].get("launch", ()))
             record.value("launches in each place", done * options.launches)
             told(record, runs, simulated=machine.is_simulated)

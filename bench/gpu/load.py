@@ -1,4 +1,4 @@
-"""load.py KIND NAME FOLDER keeps a card busy as programs do, and writes down when work was completed.
+"""load.py KIND NAME FOLDER keeps a card busy as real programs do, and logs when work was completed.
 
 matmul   products of matrices of 8192 x 8192 in bf16, launched ahead
 decode   a decoder's step for a small batch as one CUDA graph, which each step waits for, as a server does
@@ -7,13 +7,13 @@ train    a training step of a multi-layer perceptron in bf16 with Adam, batches 
 spin     kernels of 500 us by the driver API: no framework is needed
 short    kernels of 3 us by the driver API, launched more slowly than they run
 
-It knows nothing of limits. caps.py tells it what to do by a byte of FOLDER/NAME.control: `p` to pause, `r`
-to run, `b` to run in bursts that keep the device busy for as many percent of the time as the next byte says,
-`c` to say what a unit of work takes the device, `q` to end. FOLDER/NAME.log has a line for each thing:
-`ready`, `on TIME`, `done TIME UNITS SECONDS OF` (all units that were completed by then; and what OF of these
-took the device, where that is known), `off TIME`, `unit SECONDS`; times are seconds of CLOCK_MONOTONIC. No
-wait is added for the log: events tell what is completed of work that is launched ahead. What lies between two
-events is the device's time of the units between them where these were launched before the first event came.
+It knows nothing of limits. caps.py controls it by a byte in FOLDER/NAME.control: `p` to pause, `r` to run,
+`b` to run in bursts that keep the device busy for the percentage in the next byte, `c` to measure the
+device's time for a unit of work, `q` to end. FOLDER/NAME.log has a line for each event: `ready`, `on TIME`,
+`done TIME UNITS SECONDS OF` (all units completed by then, and the device's time for OF of them, if it is
+known), `off TIME`, `unit SECONDS`. Times are seconds of CLOCK_MONOTONIC. The log adds no wait: events show
+the completion of work that is launched ahead. The time between two events is the device's time for the units
+between them, if these were launched before the first event came.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 SKIPPED = 77
-#: Seconds of work between two events, as far as a unit is shorter, and events that may be under way.
+#: Seconds of work between two events, unless a unit is longer, and events that may be under way.
 WINDOW_S, AHEAD = 0.002, 16
-#: Seconds between two lines of work that is waited for, and that a unit's time is measured for.
+#: Seconds between two lines of work that is waited for, and the seconds of work that measure a unit.
 LINE_S, UNIT_S = 0.005, 0.3
 PAUSE, RUN, BURSTS, CALIBRATE, QUIT = b"prbcq"
 #: Events in a burst.
@@ -43,7 +43,7 @@ BURST = 4
 
 
 class Torch:
-    """What kinds by PyTorch share."""
+    """The base of kinds with PyTorch."""
 
     waits = False
 
@@ -80,7 +80,7 @@ class Matmul(Torch):
 
 
 class Decode(Torch):
-    """Four layers of a decoder: weights of 1.6 GB are read for each token, as with any small batch."""
+    """Four layers of a decoder. Each token reads 1.6 GB of weights, as with any small batch."""
 
     waits = True
     BATCH, LAYERS, LENGTH = 8, 4, 1024
@@ -140,7 +140,7 @@ class Eager(Decode):
             self.step()
 
     def device_seconds(self) -> float:
-        """Of a unit: as a graph its kernels follow each other."""
+        """Seconds of a unit: as a graph its kernels follow each other."""
         return measured_seconds(self, self.graph.replay)
 
 
@@ -161,7 +161,7 @@ class Train(Torch):
         self.model = torch.nn.Sequential(*layers).cuda()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
         self.batch = torch.randn(rows, 1024, device="cuda")
-        self.fresh = torch.randn(512, 1024).pin_memory()  # a batch of tokens is no more
+        self.fresh = torch.randn(512, 1024).pin_memory()  # a batch of tokens is no larger
         self.steps = 0
 
     def unit(self) -> None:
@@ -241,11 +241,11 @@ class Journal:
 
     @property
     def busy(self) -> int:
-        """Percent, in bursts."""
+        """The percentage of busy time in bursts."""
         return self._control[1]
 
     def pause(self) -> None:
-        """What was asked for is done."""
+        """Reports that a command is done."""
         self._control[0] = PAUSE
 
     def write(self, *words: object) -> None:
@@ -255,7 +255,7 @@ class Journal:
 
 @dataclass
 class Launched:
-    """An event, all units before it, and whether the event before it was still to come by then."""
+    """An event, all units before it, and whether the event before it was still pending then."""
 
     event: Any
     units: int
@@ -273,7 +273,7 @@ class Ahead:
         self._under_way: collections.deque[Launched] = collections.deque()
 
     def run(self, units: int) -> int:
-        """Until something else is wanted; all units that were completed, `units` before."""
+        """Runs until another command comes. Returns all completed units, `units` of them before."""
         wanted, busy = self._journal.wanted, self._journal.busy
         base = self._load.event()
         base.record()
@@ -308,7 +308,7 @@ class Ahead:
     def _completed(self) -> None:
         one = self._under_way.popleft()
         one.event.synchronize()
-        # When the device had done it, and not when a busy host came to see that.
+        # The device's completion time, not the time when a busy host sees it.
         at = self._at + self._base.elapsed_time(one.event) / 1000
         taken, self._last = at - self._last, at
         if one.behind:
@@ -336,7 +336,7 @@ def run_waiting(load: Any, journal: Journal, units: int) -> int:
 
 
 def measured_seconds(load: Any, launch: Callable[[], object]) -> float:
-    """Of the device, for one of what `launch` launches, when many are launched one behind the other."""
+    """The device's seconds for one call of `launch`, when many follow each other."""
     start, end, count = load.event(), load.event(), 4
     while True:
         load.finish()
@@ -352,7 +352,7 @@ def measured_seconds(load: Any, launch: Callable[[], object]) -> float:
 
 
 def unit_seconds(load: Any) -> float:
-    """Of the device, for one unit: a kind that its host holds up says so itself."""
+    """The device's seconds for one unit. A kind that the host slows down has its own way."""
     known = getattr(load, "device_seconds", None)
     return float(known()) if known else measured_seconds(load, load.unit)
 
@@ -380,7 +380,7 @@ def main() -> None:
             journal.write("off", time.monotonic())
         elif wanted == CALIBRATE:
             seconds = unit_seconds(load)
-            # First, as the next thing is asked for as soon as the line is there.
+            # The pause comes first: the next command comes as soon as the line is there.
             journal.pause()
             journal.write("unit", seconds)
         else:

@@ -1,12 +1,12 @@
 """Two containers under MPS (XPU_ENFORCE=mps) on one card, and the card without it afterwards.
 
-A fault of ours: a container is refused or its program does not work under MPS, gets more memory than its
+A fault of ours: under MPS a container is refused or its program does not work, it gets more memory than its
 slice or more of the multiprocessors than its part, the daemon outlives the last container, or a program on
-the host does not work afterwards. An MPS server that is killed can leave a card unusable: so this comes late
-in a run, nothing is killed here, and a daemon that is still there is told to quit by its own pipe folder; so
-are all at once when this is told to end (SIGTERM). The compute mode is never changed.
+the host does not work afterwards. An MPS server that is killed can leave a card unusable. So this step comes
+late in a run and kills nothing. A daemon that is still there gets `quit` by its own pipe folder; at SIGTERM
+all daemons get it at once. The compute mode is never changed.
 
-`mps.py client SECONDS [ITERATIONS]` is the program in each container, and on the host before and after: the
+`mps.py client SECONDS [ITERATIONS]` is the program in each container, and on the host before and after. The
 first one on the host measures how many iterations take 500 us, and the others compute as many.
 """
 
@@ -27,24 +27,24 @@ from record import Record, add_options
 
 from share import runfolder
 
-#: Seconds until the daemon must have ended after the last container, and until it must after `quit`.
+#: Seconds that the daemon has to end after the last container, and after `quit`.
 GONE_S = 20.0
-#: Seconds until a program that computes for none has ended.
+#: Seconds until a program with no time to compute has ended.
 START_S = 20.0
 CORES = (30, 60)
-#: Percent of its part that a container may have more: the driver gives out multiprocessors by twos, and a
-#: card's clock is higher where less of it works.
+#: Percent that a container may have beyond its part: the driver gives out multiprocessors by twos, and a
+#: card's clock is higher when less of it works.
 MORE = 15.0
-#: Of each of the daemon's logs, and of an error, which has their ends as well.
+#: The kept lines of each of the daemon's logs, and the characters of an error, which has their ends as well.
 LINES, MOST = 40, 3000
-#: Blocks of a kernel: several rounds on each multiprocessor, so that fewer of them take as much longer.
+#: Blocks of a kernel: several rounds on each multiprocessor, so that fewer of them take longer in proportion.
 BLOCKS = 8448
 RATE, ITERATIONS = "kernels in a second", "iterations of a kernel"
 PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 def client(seconds: float, iterations: int = 0) -> None:
-    """Takes memory to the limit and past it, computes, and says how much. Told to end, it does so."""
+    """Takes memory to the limit and past it, computes, and prints how much. It ends at SIGTERM."""
     import card
     import kernels
 
@@ -76,7 +76,7 @@ def client(seconds: float, iterations: int = 0) -> None:
 
 
 def daemons(folder: Path) -> dict[int, str]:
-    """Daemons and servers of MPS that this run's containers have started, and each one's pipe folder."""
+    """The daemons and servers of MPS that this run's containers have started, and each one's pipe folder."""
     found = {}
     for pid in runfolder.processes(folder):
         with contextlib.suppress(OSError):
@@ -89,13 +89,13 @@ def daemons(folder: Path) -> dict[int, str]:
 
 def program(place: places.Place, seconds: float, iterations: str = "0") -> places.Child:
     words = [place.machine.python, str(places.HERE / "mps.py"), "client", str(seconds), iterations]
-    # Its lines are told by this program.
+    # This program prints its lines.
     simulated = {"XPU_GPU_SIMULATED": "1"} if place.machine.is_simulated else {}
     return place.start(words, {"XPU_GPU_JSON": "", **simulated})
 
 
 def told(record: Record, child: places.Child, where: str, until: float) -> dict[str, str]:
-    """What a client said, and how it ended; its values by name."""
+    """Prints a client's lines and its end. Returns its values by name."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(max(0.0, until - time.monotonic()))
     status = child.poll()
@@ -115,7 +115,7 @@ def on_host(record: Record, host: places.Place, where: str, seconds: float) -> d
 def together(
     record: Record, folder_of: places.Place, options: argparse.Namespace, host: dict[str, str]
 ) -> None:
-    """Two containers with a program each at the same time."""
+    """Runs two containers with a program each at the same time."""
     request = {"XPU_ENFORCE": "mps"}
     children: list[places.Child] = []
     with contextlib.ExitStack() as stack:
@@ -148,7 +148,7 @@ def together(
 
 
 def logs(record: Record, folder: Path) -> None:
-    """What the daemons and servers have said: while a container runs, as it goes with the last one."""
+    """Prints the logs of daemons and servers while a container runs: they are removed with the last one."""
     found = sorted((folder / "run/devices/mps").glob("*/log/*"))
     for path in found:
         with contextlib.suppress(OSError):
@@ -160,9 +160,9 @@ def logs(record: Record, folder: Path) -> None:
 
 
 def judge(record: Record, cores: int, said: dict[str, str], host: dict[str, str], *, simulated: bool) -> None:
-    """Whether a container has no more than its part of what the host has alone."""
+    """Checks that a container has at most its part of the host's work alone."""
     if RATE not in said or not float(host.get(RATE, "0")):
-        return  # its program has failed, and that was told
+        return  # its program has failed, which is reported already
     part = 100 * float(said[RATE]) / float(host[RATE])
     record.value(f"MPS at {cores}, percent of the host's kernels", f"{part:.1f}")
     most = cores * (1 + MORE / 100)
@@ -174,7 +174,7 @@ def judge(record: Record, cores: int, said: dict[str, str], host: dict[str, str]
 
 
 def end_at_once(record: Record, folder_of: places.Place, children: Sequence[places.Child]) -> None:
-    """The clients and then the daemons, by their own ways, before somebody kills them all."""
+    """Ends the clients and then the daemons in their own ways, before a kill can come."""
     record.value("told to end", "the clients, and the MPS daemon by quit")
     for child in children:
         if child.poll() is None:
@@ -212,7 +212,7 @@ def main() -> None:
         nothing = {"XPU_VISIBLE_DEVICES": "none", "XPU_ENFORCE": "auto"}
         with (
             places.opened("native", machine=machine) as host,
-            # It has no device, and outlives the others: what they leave is found by its folder.
+            # It has no device, and outlives the others. Its folder shows what they leave.
             places.opened("container", machine=machine, request=nothing) as last,
         ):
             before = on_host(record, host, "host before", 2.0)

@@ -1,4 +1,4 @@
-"""What the driver's own NVML says of one device, on the host and in a slice: read, never set.
+"""The driver's own NVML for one device, on the host and in a slice: it reads, and never sets.
 
 Structures are those of native/headers/nvml/nvml.h.
 """
@@ -39,7 +39,7 @@ class _Sample(ctypes.Structure):
 
 
 class _Busy(ctypes.Structure):
-    """nvmlSample_t, of a value that is an unsigned int."""
+    """nvmlSample_t with an unsigned int."""
 
     _fields_ = [("at", ctypes.c_ulonglong), ("percent", ctypes.c_uint), ("more", ctypes.c_uint)]
 
@@ -58,7 +58,7 @@ class _Accounting(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Sample:
-    """Of a process: when it was taken (us of the clock, as the driver says it), percent of the SMs' time."""
+    """A sample of a process: its time (us, on the driver's clock), and its percentage of the SMs' time."""
 
     pid: int
     at: int
@@ -66,11 +66,11 @@ class Sample:
 
 
 class Nvml:
-    """Functions give None where the driver does not answer; `status` is then why (nvmlReturn_t), of the last
-    call of the thread that asks."""
+    """Functions return None if the driver does not answer. `status` then has the reason (nvmlReturn_t) of
+    this thread's last call."""
 
     def __init__(self, path: str, uuid: str) -> None:
-        """OSError: no such library, or it does not start."""
+        """OSError: there is no such library, or it does not start."""
         self._library = ctypes.CDLL(path)
         self._device, self._of_thread = ctypes.c_void_p(), threading.local()
         for name, words in (
@@ -90,7 +90,7 @@ class Nvml:
         return self.status == 0
 
     def processes(self) -> dict[int, int | None] | None:
-        """Bytes of each process that computes, by pid; None for what the driver does not say."""
+        """The bytes of each computing process by pid; None for an unknown size."""
         for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
             found, count = (_Process * _MOST)(), ctypes.c_uint(_MOST)
             if self._call(name, ctypes.byref(count), found):
@@ -100,18 +100,18 @@ class Nvml:
         return None
 
     def own(self) -> int | None:
-        """Bytes of this process; None: the driver does not say. In a container it may be listed by the host's
-        number of it: the only one that is listed is taken for it."""
+        """The bytes of this process; None: unknown. In a container it may be listed by its pid on the host. A
+        single listed process is taken for it."""
         listed = self.processes() or {}
         return listed.get(os.getpid(), next(iter(listed.values())) if len(listed) == 1 else None)
 
     def used(self) -> int | None:
-        """Bytes of the card that are in use, whoever has them (nvmlMemory_t: total, free, used)."""
+        """Used bytes of the card, of all processes (nvmlMemory_t: total, free, used)."""
         amounts = (ctypes.c_ulonglong * 3)()
         return amounts[2] if self._call("nvmlDeviceGetMemoryInfo", amounts) else None
 
     def utilisation(self, since: int) -> list[Sample] | None:
-        """Samples after that time (as Sample.at)."""
+        """The samples after that time (as Sample.at)."""
         found, count = (_Sample * _MOST)(), ctypes.c_uint(_MOST)
         name = "nvmlDeviceGetProcessUtilization"
         if not self._call(name, found, ctypes.byref(count), ctypes.c_ulonglong(since)):
@@ -119,7 +119,8 @@ class Nvml:
         return [Sample(each.pid, each.at, each.sm) for each in found[: count.value]]
 
     def busy(self, since: int) -> list[tuple[int, int]] | None:
-        """When (as Sample.at), after that time, and percent of the time before it in which a kernel ran."""
+        """For each sample after that time: its time (as Sample.at), and the percentage of the time before it
+        in which a kernel ran."""
         found, count, kind = (_Busy * _MOST)(), ctypes.c_uint(_MOST), ctypes.c_uint()
         words = (_BUSY, ctypes.c_ulonglong(since), ctypes.byref(kind), ctypes.byref(count), found)
         if not self._call("nvmlDeviceGetSamples", *words):
@@ -132,14 +133,14 @@ class Nvml:
         return bool(mode.value) if self._call("nvmlDeviceGetAccountingMode", ctypes.byref(mode)) else None
 
     def accounted(self, pid: int) -> dict[str, int] | None:
-        """What accounting says of a process: percents, bytes, milliseconds."""
+        """Accounting's figures of a process: percentages, bytes, milliseconds."""
         found = _Accounting()
         if not self._call("nvmlDeviceGetAccountingStats", ctypes.c_uint(pid), ctypes.byref(found)):
             return None
         return {name: int(getattr(found, name)) for name in ("gpu", "memory", "most", "time", "running")}
 
     def clock(self) -> int | None:
-        """MHz of the SMs."""
+        """The SMs' clock in MHz."""
         clock = ctypes.c_uint()
         return clock.value if self._call("nvmlDeviceGetClockInfo", _SM, ctypes.byref(clock)) else None
 
@@ -148,7 +149,7 @@ _Own = TypeVar("_Own", bound="Thread")
 
 
 def in_slice(uuid: str) -> Nvml:
-    """In a slice, past the interposers. The program ends where it does not start there."""
+    """NVML in a slice, past the interposers. The program ends if it does not start there."""
     try:
         return Nvml(f"{card.folder()}/libnvidia-ml.real", uuid)
     except OSError as error:
@@ -156,7 +157,7 @@ def in_slice(uuid: str) -> Nvml:
 
 
 class Thread:
-    """A context manager: a thread looks at the device while it is open."""
+    """A context manager: while it is open, a thread looks at the device."""
 
     def __init__(self, nvml: Nvml, every: float, look: Callable[[], None]) -> None:
         self._nvml, self._every, self._look_now = nvml, every, look
@@ -184,7 +185,7 @@ class Clocks(Thread):
         self._samples = list[tuple[float, int]]()
 
     def mean(self, since: float) -> float:
-        """MHz from that time (CLOCK_MONOTONIC) until now; 0: the driver does not say."""
+        """MHz from that time (CLOCK_MONOTONIC) until now; 0: unknown."""
         found = [clock for moment, clock in list(self._samples) if moment >= since]
         return sum(found) / len(found) if found else 0.0
 
@@ -194,7 +195,7 @@ class Clocks(Thread):
 
 
 class Use(Thread):
-    """How busy the device is, and each process keeps it, by the driver's samples; they come 100 ms late."""
+    """How busy the device is, in all and by process, by the driver's samples. These come 100 ms late."""
 
     def __init__(self, nvml: Nvml) -> None:
         super().__init__(nvml, _USE_EACH_S, self._look)
@@ -202,7 +203,7 @@ class Use(Thread):
         self._last = int(time.time() * 1e6)
 
     def mean(self, since: float, until: float, pid: int | None = None) -> float | None:
-        """Percent between two times (seconds since 1970), of a process or of the device; None: no sample."""
+        """Percent between two times (seconds since 1970), for a process or the device; None: no sample."""
         seen = (
             list(self._device)
             if pid is None

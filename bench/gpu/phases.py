@@ -1,4 +1,4 @@
-"""Who runs in one of caps.py's phases, and what is known of it afterwards besides the loads' logs."""
+"""The loads of one of caps.py's phases, and its measurements besides the loads' logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner import Runner
 
 
 class Group:
-    """One container (or the host) with its loads; `cap`: what its cores are now, 0 for none."""
+    """One container (or the host) with its loads; `cap`: its current cap, 0 for none."""
 
     def __init__(
         self, place: places.Place, kinds: Sequence[str], options: argparse.Namespace, cap: int = 0
@@ -23,7 +23,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Asked:
-    """Who runs in a phase."""
+    """A load that runs in a phase, and its cap."""
 
     group: Group
     kind: str
@@ -36,8 +36,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Phase:
-    """When judging began (CLOCK_MONOTONIC), for how long, the card's clock meanwhile, and what the driver's
-    samples say: percent for which the device was busy, and for which each process kept it so."""
+    """The begin of judging (CLOCK_MONOTONIC), its length, the card's clock meanwhile, and the driver's
+    samples: the percentage of busy time, in all and for each process."""
 
     since: float
     seconds: float
@@ -51,7 +51,7 @@ class Phase:
 
     @property
     def said(self) -> str:
-        """What the driver says."""
+        """The driver's figures as text."""
         of = "/".join("?" if each is None else f"{each:.0f}" for each in self.of)
         busy = "?" if self.busy is None else f"{self.busy:.1f}"
         return f"{self.clock:.0f} MHz, NVML: busy {busy} %, processes {of}"

@@ -1,12 +1,12 @@
-"""Where a measuring program runs: on the host over the real driver, in a sandbox, or in a container.
+"""The place of a measuring program: the host with the real driver, a sandbox, or a container.
 
     with places.opened("container", machine=places.machine(options), memory="4G", cores=30) as place:
         done = place.run([place.machine.python, "program.py"], timeout=90)
 
 `native` is the host as it is. `sandbox` is packaging/sandbox.py: the interposers and a slice's pages, without
-an engine. `container` is the installed runtime with runc; its root file system is an overlay of the machine's
-own root without the driver, which the runtime brings. Programs run in the repository's folder. All that a
-place made is gone at its end, and what a run that was killed has left when the next one begins. Needs root.
+an engine. `container` is the installed runtime with runc. Its root file system is an overlay of the machine's
+own root without the driver, which the runtime brings. Programs run in the repository's folder. A place
+removes all that it made at its end. The next run removes the leftovers of a killed one. Needs root.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from xpu_runtime.linux import proc  # noqa: E402
 __all__ = ["Machine", "PlaceError", "add_options", "bytes_of", "find_driver", "machine", "opened"]
 KINDS = ("native", "sandbox", "container")
 PREFIX = "xpu-gpu-"
-#: The exit status of a program that was killed at its time, as timeout(1) has it.
+#: The exit status of a program that was killed at its timeout, as timeout(1) has it.
 TIMED_OUT = 124
-#: In the environment of each program that a place starts: the place's folder, and which program it is.
+#: A variable of each program that a place starts: the place's folder, and the program's number.
 MARK = "XPU_GPU_RUN"
 #: Seconds until a container runs, or a command of the product has ended.
 START_S = 120
-#: Seconds until processes that were killed must be gone: a driver takes its time to free what they had.
+#: Seconds until killed processes must be gone: a driver takes time to free their memory.
 GONE_S = 20.0
 
 
@@ -52,14 +52,14 @@ GONE_S = 20.0
 
 
 class Child:
-    """A program in a place. `pid` is the host's number of it. Statuses are a shell's: 128 and the signal."""
+    """A program in a place. `pid` is its pid on the host. Statuses are a shell's: 128 and the signal."""
 
     def __init__(self, popen: subprocess.Popen[bytes], mark: str, log: Path, pid_file: Path | None) -> None:
         self._popen, self._mark, self._log = popen, mark, log
         self.pid = popen.pid if pid_file is None else self._pid_inside(pid_file)
 
     def _pid_inside(self, pid_file: Path) -> int:
-        """That of the program in the container, which runc says as soon as it runs."""
+        """The pid of the program in the container, which runc writes as soon as it runs."""
         while self._popen.poll() is None and not pid_file.exists():
             time.sleep(0.005)
         return int(pid_file.read_text()) if pid_file.exists() else self._popen.pid
@@ -69,21 +69,21 @@ class Child:
         return 128 - status if status is not None and status < 0 else status
 
     def wait(self, timeout: float | None = None) -> int:
-        """subprocess.TimeoutExpired after `timeout` seconds."""
+        """Raises subprocess.TimeoutExpired after `timeout` seconds."""
         self._popen.wait(timeout)
         return self.poll() or 0
 
     def output(self) -> str:
-        """What it has printed so far, on both streams."""
+        """Its output so far, on both streams."""
         return self._log.read_text(errors="replace")
 
     def signal(self, number: int) -> None:
-        """To the program alone."""
+        """Sends a signal to the program alone."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def processes(self) -> list[int]:
-        """Itself and its children that live, as the host numbers them, by their environment."""
+        """The host's pids of the program and its living children, found by their environment."""
         wanted = f"{MARK}={self._mark}\0".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -93,12 +93,12 @@ class Child:
         return found
 
     def kill(self) -> list[int]:
-        """With its children; those that would not go, which is a fault."""
+        """Kills it with its children. Returns those that do not end, which is a fault."""
         until = time.monotonic() + GONE_S
         seen: dict[int, int] = {}
         while True:
-            # It may start more of them meanwhile. Once one dies its environment is gone, and the driver may
-            # still be freeing what it had: it is waited for by its number.
+            # It may start more of them meanwhile. A dying process has no environment, and the driver may
+            # still be freeing its memory, so the wait goes by its pid.
             for pid in self.processes():
                 seen[pid] = proc.start_time(pid) or 0
                 proc.kill(pid, seen[pid])
@@ -112,8 +112,8 @@ class Child:
 
 
 class Place:
-    """The host as it is, and what the other two places share with it. `shared` is a folder with the same path
-    inside and outside, for what programs write."""
+    """The host as it is, and the base of the other two places. `shared` is a folder for programs' files, with
+    the same path inside and outside."""
 
     kind = "native"
 
@@ -125,7 +125,7 @@ class Place:
         self.name = f"{self.folder.name}-{time.monotonic_ns()}"
         self.shared = self.folder / f"shared-{self.name}"
         self._children: list[Child] = []
-        # Programs are started by several threads.
+        # Several threads start programs.
         self._numbers = itertools.count()
 
     def open(self) -> None:
@@ -143,8 +143,8 @@ class Place:
     def start(
         self, words: Sequence[str], environ: Mapping[str, str] | None = None, log: Path | None = None
     ) -> Child:
-        """A program, in a session of its own; `environ` is added to the place's own. What it prints goes to
-        `log` at once, else to a file that goes with the place."""
+        """Starts a program in a session of its own. `environ` is added to the place's own. Its output goes to
+        `log` at once, or to a file that is removed with the place."""
         number = next(self._numbers)
         mark = f"{self.folder}/{self.name}-{number}"
         log = log or self.folder / f"{self.name}-{number}.log"
@@ -171,8 +171,8 @@ class Place:
         environ: Mapping[str, str] | None = None,
         log: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """A program to its end; killed with its children after `timeout` seconds, its status then TIMED_OUT.
-        Children that it leaves are killed as well, and a line says so."""
+        """Runs a program to its end. After `timeout` seconds it is killed with its children, and its status
+        is TIMED_OUT. Children that it leaves are killed as well, and a line says so."""
         child, late = self.start(words, environ, log), False
         try:
             child.wait(timeout)
@@ -197,7 +197,7 @@ class Place:
         raise PlaceError(f"{self.kind} has no cap to set")
 
     def used_memory(self) -> int:
-        """Bytes of the first device that the slice's account has."""
+        """The bytes of the first device in the slice's account."""
         raise PlaceError(f"{self.kind} has no account")
 
     def _command(
@@ -257,8 +257,8 @@ class Sandbox(Place):
 
 
 class Container(Place):
-    """`request`: more of what a container asks for by its environment (XPU_SCHED); `host_pids`: no pid
-    namespace of its own; `binds`: more folders of the host at their own path, read-only."""
+    """`request`: further variables of the container's request (XPU_SCHED); `host_pids`: it has no PID
+    namespace of its own; `binds`: further folders of the host at their own path, read-only."""
 
     kind = "container"
 
@@ -278,11 +278,11 @@ class Container(Place):
         ]
 
     def product_environ(self) -> dict[str, str]:
-        """The product's programs' own: a run folder and a configuration of this run."""
+        """The environment of the product's programs: a run folder and a configuration of this run."""
         return {**self.machine.environ(), **runfolder.environment(self.folder)}
 
     def xpu(self, *words: str) -> str:
-        """What one of the product's commands prints. PlaceError."""
+        """The output of one of the product's commands. PlaceError."""
         return self._call([f"{self.machine.prefix}/bin/xpu", *words])
 
     def open(self) -> None:
@@ -298,7 +298,7 @@ class Container(Place):
         if self._host_pids:
             spec["linux"]["namespaces"].remove({"type": "pid"})
         (folder / "config.json").write_text(json.dumps(spec))
-        # What it starts holds its output open: a file, as a pipe would be read for ever.
+        # The output goes to a file: started programs would hold a pipe open for ever.
         log = folder / "log"
         with log.open("wb") as output:
             words = [*self._runtime, "run", "--detach", "--bundle", str(folder), self.name]
@@ -360,7 +360,7 @@ class Container(Place):
 
 
 def this_machine() -> Machine:
-    """As the environment says."""
+    """The machine by the environment."""
     return machine()
 
 
@@ -374,7 +374,7 @@ def opened(
     beside: Place | None = None,
     **more: object,
 ) -> Iterator[Place]:
-    """A place of that kind; `beside` another one, of the same kind, on the same node. PlaceError."""
+    """A place of that kind; `beside`: another one of the same kind, whose node it shares. PlaceError."""
     made = {"native": Place, "sandbox": Sandbox, "container": Container}[kind]
     on = machine or this_machine()
     for folder in [] if beside else runfolder.dead(PREFIX):

@@ -1,7 +1,7 @@
-"""What a measuring program begins and ends with, and the C programs that it runs.
+"""The begin and the end of a measuring program, and the C programs that it runs.
 
-Lines and their JSON are card.py's. C programs are taken from --programs FOLDER (XPU_GPU_PROGRAMS), or built,
-or were laid where they are built: a machine with a card may have no compiler.
+Lines and their JSON are card.py's. C programs are taken from --programs FOLDER (XPU_GPU_PROGRAMS) or built;
+or they are already in their build folder, because a machine with a card may have no compiler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from host import Machine, PlaceError
 
 SKIPPED = card.SKIPPED
 REPOSITORY = Path(__file__).resolve().parents[2]
-#: Where programs are built, and are laid by whoever brings them built.
+#: The build folder. Programs that were built elsewhere are put here too.
 BUILD = REPOSITORY / "build" / "bench"
 
 
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Record:
-    """What one program finds: a context manager, at whose end the program ends with its status."""
+    """The results of one program: a context manager, at whose end the program ends with its status."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -53,15 +53,15 @@ class Record:
         if isinstance(error, (PlaceError, subprocess.SubprocessError, OSError)):
             card.not_measured(" ".join(str(error).split())[:400])
         elif error is not None:
-            return  # a fault of this program, or its end: let it be seen
+            return  # a fault of this program, or its exit: it must show
         card.end()
 
     def machine(self) -> Machine:
-        """The machine, or the end where it has no driver."""
+        """The machine. Without a driver the program ends."""
         return host.begin(self._options, self._options.json)
 
     def value(self, name: str, value: object, **numbers: object) -> None:
-        """A name has no colon, and begins with a letter; `numbers` are for the file alone."""
+        """A name has no colon, and begins with a letter; `numbers` go only to the file."""
         card.report(name, value, **numbers)
 
     def check(self, holds: bool, what: str) -> bool:
@@ -71,22 +71,22 @@ class Record:
         card.skip(why)
 
     def relay(self, where: str, text: str) -> None:
-        """The lines of another program, as its own, each with `where`."""
+        """Prints another program's lines as its own, each with `where`."""
         for line in text.splitlines():
             name, found, rest = line.partition(": ")
             if name in ("ok", "FAILED"):
                 self.check(name == "ok", f"{where}: {rest}")
-            elif found and name != "xpu":  # which says on stderr that memory was refused
+            elif found and name != "xpu":  # our library's line on stderr about refused memory
                 self.value(f"{where}, {name}", rest)
 
     def built(self, name: str, folder: Path) -> str:
-        """The path of a C program, which the Makefile in `folder` builds; skipped where that cannot be."""
+        """The path of a C program, which the Makefile in `folder` builds. Skips if that fails."""
         given = Path(self._options.programs, name)
         if self._options.programs and given.exists():
             return str(given)
         if shutil.which("make") and shutil.which("cc"):
             BUILD.mkdir(parents=True, exist_ok=True)
-            # One at a time: another run would execute a program that is half written.
+            # One build at a time: another run would execute a program that is half written.
             words = ["flock", f"{BUILD}/{name}.lock", "make", "-s", "-C", str(folder), f"OUT={BUILD}"]
             done = subprocess.run([*words, f"{BUILD}/{name}"], capture_output=True, text=True, timeout=120)
             if done.returncode:

@@ -1,12 +1,13 @@
-"""How the driver reports a container's process: its memory beside the account, its pid, its utilisation.
+"""The driver's report of a container's process: its memory beside the account, its pid, its utilisation.
 
-A fault of ours: what a call has allocated is not in the container's account when the call returns, NVML in
-the container shows another process or not this one, or the driver reports more than the slice. The rest is
-asked, not judged: how long the driver's figure lags behind a call, which pids it gives inside and outside of
-a pid namespace, how often and how late it has samples of utilisation. Accounting mode is read, never set.
+A fault of ours: a call's allocation is not in the container's account when the call returns, NVML in the
+container shows another process or not this one, or the driver reports more than the slice. The rest is
+reported and not judged: the delay of the driver's figure after a call, the pids that it gives inside and
+outside of a PID namespace, and the number and delay of its samples of utilisation. Accounting mode is read,
+never set.
 
-reported.py watches on the host; `reported.py inside` is the process in the container, which says when it did
-what.
+reported.py watches on the host. `reported.py inside` is the process in the container, which prints what it
+does and when.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nvml import NOT_FOUND, Nvml, Sample
 from record import Record, add_options
 
 STEP = 512 << 20
-#: Of 512 MiB each; between two there is time for the driver's figure to move.
+#: Blocks of 512 MiB, with time between them for the driver's figure to move.
 STEPS, STEP_S = 5, 0.5
 BUSY_S = 4.0
 POLL_S, UTILISATION_S = 0.02, 0.1
@@ -86,7 +87,7 @@ def inside(busy: float) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A call: when it was made and had returned, bytes that it took, and the account before and after."""
+    """A call: its begin and return, the bytes that it took, and the account before and after."""
 
     name: str
     before: float
@@ -97,13 +98,13 @@ class Step:
 
 
 class Watch:
-    """A context manager: threads ask the driver, and keep what it said and when."""
+    """A context manager: threads ask the driver, and keep its answers with their times."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml, self._over = nvml, threading.Event()
-        #: When the driver had answered (CLOCK_MONOTONIC), and bytes by pid.
+        #: The time of the driver's answer (CLOCK_MONOTONIC), and bytes by pid.
         self.memory: list[tuple[float, dict[int, int | None]]] = []
-        #: When it was asked (us since 1970), and the samples that came.
+        #: The time of the question (us since 1970), and the samples that came.
         self.utilisation: list[tuple[float, list[Sample]]] = []
         self.errors: dict[str, int] = {}
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._processes, self._use)]
@@ -140,8 +141,8 @@ class Watch:
 
 
 def lags(steps: Sequence[Step], seen: Sequence[tuple[float, int]]) -> list[float | None]:
-    """Seconds from each call's return until the driver's figure had moved by most of it; None: it has not by
-    the next step. Not below 0: it moved while the call was under way."""
+    """Seconds from each call's return until the driver's figure had moved by most of it; None: not before the
+    next step. 0 if it moved during the call."""
     found: list[float | None] = []
     for step in steps:
         old = [used for at, used in seen if at < step.before]
@@ -256,8 +257,8 @@ def _interval(seen: Sequence[tuple[float, int]]) -> float:
 
 @dataclass
 class Followed:
-    """The process in the container: its lines, its pid on the host, its account as `xpu ps` has it (when, and
-    bytes), and what the driver's accounting said last."""
+    """The process in the container: its lines, its pid on the host, its account by `xpu ps` (times and
+    bytes), and the last figures of the driver's accounting."""
 
     lines: Sequence[str]
     pid: int

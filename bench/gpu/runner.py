@@ -1,4 +1,4 @@
-"""One process of load.py in a place: told what to do, and what it wrote down."""
+"""One process of load.py in a place: its commands and its log."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import places
 
-#: Seconds until a load has stopped after it was told: what is launched is waited for, also under a cap of 5.
+#: Seconds until a load has stopped after the command: it waits for launched work, also under a cap of 5.
 STOP_S = 20.0
 UNIT_S = 30.0
 
 
 class LoadError(Exception):
-    """A load has ended, or does not do what it was told. `status`: its own, or None."""
+    """A load has ended, or does not obey. `status`: its exit status, or None."""
 
     def __init__(self, said: str, status: int | None, *, on_host: bool) -> None:
         super().__init__(said)
@@ -30,7 +30,7 @@ class Runner:
         words = [place.machine.python, str(places.HERE / "load.py"), kind, name, str(place.shared), *more]
         self._child = place.start(words)
         self._read, self._times, self._units = 0, [0.0], [0]
-        #: Of each of these times: what the device needed in all, for how many of the units.
+        #: For each of these times: the device's time in all, and the number of units that it is for.
         self._known: list[tuple[float, int]] = [(0.0, 0)]
         self._off = self._ready = False
         self._unit: float | None = None
@@ -55,29 +55,30 @@ class Runner:
 
     @property
     def pid(self) -> int:
-        """The host's number of it."""
+        """Its pid on the host."""
         return self._child.pid
 
     def pause(self) -> None:
-        """And waits until all that it has launched is completed."""
+        """Waits until all of its launched work is completed."""
         self._tell(b"p")
         self._wait(lambda: self._off, time.monotonic() + STOP_S, "does not stop")
 
     def unit_seconds(self) -> float:
-        """What a unit takes the device."""
+        """The device's time for a unit."""
         self._tell(b"c")
         self._wait(lambda: self._unit is not None, time.monotonic() + UNIT_S, "cannot say what a unit takes")
         assert self._unit is not None
         return self._unit
 
     def done(self, since: float) -> list[tuple[float, int]]:
-        """When how many units in all were completed, from that time on and the one before."""
+        """Times and the units completed by each, from that time on, with the one before it."""
         self._follow()
         first = max(0, bisect.bisect_right(self._times, since) - 1)
         return list(zip(self._times[first:], self._units[first:], strict=True))
 
     def unit_between(self, since: float, until: float) -> float | None:
-        """What a unit took the device, of those between two times that followed another; None: none did."""
+        """The device's time for a unit between these times, of units that followed another; None without
+        any."""
         self._follow()
         first, last = (max(0, bisect.bisect_right(self._times, each) - 1) for each in (since, until))
         (before, of_before), (after, of_after) = self._known[first], self._known[last]
@@ -103,7 +104,7 @@ class Runner:
             time.sleep(0.005)
 
     def _follow(self) -> None:
-        """Reads what was written since."""
+        """Reads the lines that were written since."""
         if not self._log.exists():
             return
         with self._log.open("rb") as file:

@@ -1,8 +1,8 @@
-"""What share of a device's time a load had, and how far that is from what was due: caps.py's arithmetic.
+"""A load's share of a device's time, and its distance from the due share: caps.py's arithmetic.
 
-A share is units completed in a second, times what one unit takes the device at the clock that the card had
-then. A card at its power limit runs faster under a cap, and work does not follow its clock in proportion: so
-what a unit takes is measured at several clocks (`Alone.points`), and never reckoned from one of them.
+A share is the units completed in a second times the device's time for one unit at the card's clock then. A
+card at its power limit runs faster under a cap, and work does not follow its clock in proportion. So a unit's
+time is measured at several clocks (`Alone.points`), and never calculated from one of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 #: Seconds over which a share must hold, and between the starts of two such windows.
 WINDOW_S, STEP_S = 2.0, 0.05
-#: Clocks that are this near to each other, as a part, are one.
+#: Clocks that differ by less than this part count as one.
 SAME_CLOCK = 0.01
 
 Done = Sequence[tuple[float, int]]
@@ -21,8 +21,8 @@ Done = Sequence[tuple[float, int]]
 
 @dataclass(frozen=True)
 class Alone:
-    """A load on the host: units in a second, the card's clock meanwhile (MHz; 0: not known), and clocks with
-    what a unit takes the device at each (s)."""
+    """A load on the host: units a second, the card's clock meanwhile (MHz; 0: unknown), and the device's time
+    for a unit (s) at several clocks."""
 
     rate: float
     clock: float
@@ -30,7 +30,7 @@ class Alone:
     waits: bool = False
 
     def unit(self, clock: float) -> float:
-        """The mean of what was measured at that clock, or between the nearest two, or at the nearest."""
+        """The mean of the measurements at that clock, or between the nearest two, or at the nearest."""
         same = [taken for at, taken in self.points if abs(at - clock) <= SAME_CLOCK * clock]
         if same:
             return sum(same) / len(same)
@@ -42,19 +42,19 @@ class Alone:
         return slow + (fast - slow) * (clock - low) / (high - low)
 
     def is_near(self, clock: float) -> bool:
-        """Whether something was measured at this clock, or on both sides of it."""
+        """Whether there is a measurement at this clock, or on both sides of it."""
         clocks = [at for at, _ in self.points]
         return min(clocks) * (1 - SAME_CLOCK) <= clock <= max(clocks) * (1 + SAME_CLOCK)
 
     @property
     def demand(self) -> float:
-        """Percent of the device's time that it uses alone."""
+        """The percent of the device's time that it uses alone."""
         return min(100.0, 100 * self.rate * self.unit(self.clock))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a load in a phase, in percent of the device's time; `error` (mean) and `worst`: of windows."""
+    """A load in a phase, in percent of the device's time; `error` (mean) and `worst`: of windows."""
 
     low: float
     high: float
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def units_at(done: Done, moment: float) -> float:
-    """That were completed by then. Between two lines of a log it is taken to go on evenly."""
+    """The units completed by then. Between two lines of a log they grow evenly."""
     if not done:
         return 0.0
     after = bisect.bisect_right(done, moment, key=lambda line: line[0])
@@ -75,12 +75,12 @@ def units_at(done: Done, moment: float) -> float:
 
 
 def share(done: Done, since: float, until: float, unit: float) -> float:
-    """Percent of the device's time between the two."""
+    """The percent of the device's time between the two."""
     return 100 * unit * (units_at(done, until) - units_at(done, since)) / (until - since)
 
 
 def outcome(done: Done, since: float, seconds: float, unit: float, due: tuple[float, float]) -> Outcome:
-    """An error is how far a window's share lies below or above what is due."""
+    """An error is the distance of a window's share below or above the due share."""
     low, high = due
     length = min(WINDOW_S, seconds)
     starts = [since + STEP_S * i for i in range(1 + round((seconds - length) / STEP_S))]
@@ -93,11 +93,11 @@ def outcome(done: Done, since: float, seconds: float, unit: float, due: tuple[fl
 def due(
     caps: Sequence[int], alone: Sequence[Alone], native: Sequence[float] | None
 ) -> list[tuple[float, float]]:
-    """What each must have at least and at most. `native`: what each gets beside these without a cap, or None
-    where one is alone: it then has its cap, or what it uses on the host if that is less."""
+    """The least and the greatest due share of each. `native`: each one's share beside these without a cap.
+    None: a load is alone, and is due its cap, or its use on the host if that is less."""
     if native is None:
         return [(min(cap, one.demand),) * 2 for cap, one in zip(caps, alone, strict=True)]
-    # What is lost when contexts take turns nobody can have: all lack the same part of it.
+    # The loss when contexts take turns is nobody's fault: all lack the same part of it.
     part = min(1.0, sum(native) / sum(caps))
     return [
         (min(cap * part, uncapped) if one.waits else cap * part, float(cap))

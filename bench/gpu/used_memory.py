@@ -1,9 +1,9 @@
-"""What a card has lost, by NVML from outside a container, against what the container's account has.
+"""The memory that a card has lost, by NVML from outside a container, against the container's account.
 
-Programs in a container take memory in the ways that frameworks do; each time the card's used memory and the
-account are read before, with, and after. A fault of ours: the card has lost more than the account has
-(somebody's memory is not counted), an account far above it (memory is refused that is there), or what stays
-after a program's end; a program that gets 5 GiB in a slice of 4, or sees another card than its slice.
+Programs in a container take memory in the ways of frameworks. Each time the card's used memory and the
+account are read before, with, and after. A fault of ours: the card has lost more than the account has (some
+memory is not counted), the account is far above it (available memory is refused), or memory stays after a
+program's end; a program gets 5 GiB in a slice of 4, or sees another card than its slice.
 
 used_memory.py take | past CASE is the program in the container.
 """
@@ -27,9 +27,10 @@ import card
 from nvml import Nvml
 
 GIB = 1 << 30
-#: MiB that the account may have less than the card has lost, and more, and that may stay.
+#: MiB that the account may have less than the card has lost, MiB that it may have more, and MiB that may
+#: stay.
 BELOW, ABOVE, LEFT = 64, 256, 16
-#: Until a driver has taken back what a program had.
+#: Seconds until a driver has taken back a program's memory.
 PATIENCE_S = 5.0
 READY = "ready"
 
@@ -56,11 +57,11 @@ def pooled() -> Any:
 
 
 def pytorch() -> Any:
-    """With what cuBLAS and cuDNN take when they are first used."""
+    """Includes the memory that cuBLAS and cuDNN take at their first use."""
     torch = _torch()
     a = torch.randn(2048, 2048, device="cuda")
     image, weight = torch.randn(8, 16, 64, 64, device="cuda"), torch.randn(32, 16, 3, 3, device="cuda")
-    # On a simulated card some of it fails, having taken what it takes.
+    # On a simulated card some calls fail after they have taken memory.
     for name, use in {
         "cuBLAS": lambda: a @ a,
         "cuBLASLt": lambda: torch.nn.functional.linear(a.half(), a.half(), a.half()[0]),
@@ -89,11 +90,11 @@ def two_processes() -> Any:
 
 
 def ended() -> None:
-    """One that has ended by itself, its memory not freed."""
+    """A process that ends by itself, without freeing its memory."""
     allocated()
 
 
-#: By name what takes memory, and whether it has ended when it is looked at.
+#: The ways to take memory, by name. The last has ended when the card is read.
 TAKERS: dict[str, Callable[[], Any]] = {
     "a bare context": context,
     "1 GiB by cuMemAlloc": allocated,
@@ -126,8 +127,8 @@ def past_cupy() -> None:
 
 
 def past_jax(allocator: str) -> None:
-    """In parts: JAX's own allocator would refuse a whole that is larger than its fraction of the card, which
-    is all of it here, without asking the driver."""
+    """In parts: JAX's own allocator refuses an array that is larger than its fraction of the card, which is
+    all of it here, without asking the driver."""
     os.environ.update(XLA_PYTHON_CLIENT_PREALLOCATE="false", XLA_PYTHON_CLIENT_ALLOCATOR=allocator)
     if "XLA_CLIENT_MEM_FRACTION" not in os.environ:  # its newer name; both together are an error
         os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "1.0"
@@ -161,7 +162,7 @@ def nvidia_smi() -> None:
     card.check(done.returncode == 0 and shown == str(limit), f"nvidia-smi shows {shown} MiB of {limit}")
 
 
-#: What is refused past the limit, and what shows the slice.
+#: The programs that are refused past the limit, and the one that shows the slice.
 PAST: dict[str, Callable[[], None]] = {
     "nvidia-smi": nvidia_smi,
     "cuMemAlloc": past_driver,
@@ -265,7 +266,7 @@ def environ_of(options: argparse.Namespace, machine: Any, **more: str) -> dict[s
 
 
 def take(options: argparse.Namespace, place: Any, nvml: Nvml, case: str) -> None:
-    """One program that takes memory: before, with, and after it."""
+    """Runs one program that takes memory: before, with, and after it."""
 
     def look() -> Seen:
         used = nvml.used()
@@ -312,7 +313,7 @@ def judge(case: str, before: Seen, with_it: Seen, after: Seen) -> None:
 
 
 def refuse(options: argparse.Namespace, machine: Any, first: Any, case: str) -> tuple[str, str, str]:
-    """One program that is told no, in a slice of its own: its outcome, its results, its last line."""
+    """Runs one program that must be refused, in its own slice. Returns its outcome, results and last line."""
     import places
 
     try:
@@ -348,7 +349,7 @@ def main(words: list[str]) -> None:
     names = card.chosen([*TAKERS, *PAST], options.only)
     machine = host.begin(options, options.json)
     nvml = Nvml(machine.driver.path_of("libnvidia-ml.so.1"), machine.query("uuid")[0])
-    # One slice is there all the time.
+    # One slice exists all the time.
     room = machine.memory() // places.bytes_of(options.mem) - 1
     with (
         ThreadPoolExecutor(max(1, min(options.jobs, room))) as pool,

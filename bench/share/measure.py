@@ -67,8 +67,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """A scenario. `idle`: percent of the card that was due to a container with work, and that no container
-    used."""
+    """A scenario. `idle`: percent of the card that was due to a container with work, and unused."""
 
     outcomes: list[Outcome]
     idle: float
@@ -215,8 +214,7 @@ def _picture(got: Sequence[float], due: Sequence[float]) -> list[tuple[float, fl
 
 
 def _idle(got: Sequence[Sequence[float]], due: Sequence[Sequence[float]]) -> float:
-    """The part of the due work that no container used, in windows of two seconds: a late kernel is no idle
-    card."""
+    """The unused part of the due work, in windows of two seconds: a late kernel is no idle card."""
     span = round(scenarios.WINDOW / STEP)
     count = len(due[0])
     span = min(span, count - 1)
@@ -229,8 +227,7 @@ def _idle(got: Sequence[Sequence[float]], due: Sequence[Sequence[float]]) -> flo
 
 
 def _jain(outcomes: Sequence[Outcome]) -> float:
-    """Jain's index of got / expected: 1 if all have the same part of their due. (R. Jain, DEC-TR-301,
-    1984)"""
+    """Jain's index of got / expected: 1 if all have the same part. (R. Jain, DEC-TR-301, 1984)"""
     parts = [outcome.got / outcome.expected for outcome in outcomes if outcome.expected]
     squares = sum(part * part for part in parts)
     return sum(parts) ** 2 / (len(parts) * squares) if squares else math.nan

@@ -141,8 +141,7 @@ class Node:
 
 
 def _build() -> str:
-    """share-load. On a machine without make it was built elsewhere and put there. NodeError: it is
-    missing."""
+    """share-load. On a machine without make it was put there, built elsewhere. NodeError: it is missing."""
     BUILD.mkdir(parents=True, exist_ok=True)
     program = BUILD / "share-load"
     if shutil.which("make"):

@@ -38,8 +38,7 @@ def make(prefix: str = PREFIX) -> Path:
 
 
 def dead(prefix: str = PREFIX) -> list[Path]:
-    """The folders of ended runs. Nothing is known of runs in other PID namespaces, nor of a folder that was
-    made just now."""
+    """The folders of ended runs, except those in other PID namespaces, and those that were made just now."""
     found = []
     for folder in TOP.glob(f"{prefix}*"):
         try:
@@ -94,8 +93,7 @@ def run_to_its_end(words: Sequence[str], environ: dict[str, str]) -> None:
 
 
 def processes(folder: Path) -> list[int]:
-    """The processes with a path in it in their environment: the agent, the simulated driver, an MPS
-    daemon."""
+    """The processes with a path in it in their environment: agent, simulated driver, MPS daemon."""
     wanted = f"={folder}/".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):

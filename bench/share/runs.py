@@ -1,5 +1,4 @@
-"""Runs loads on a node: one alone without a limit, to measure its maximum, or a scenario's containers
-together."""
+"""Runs loads on a node: one alone without a limit, for its maximum, or a scenario's containers together."""
 
 from __future__ import annotations
 

@@ -60,8 +60,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Containers that begin together on one card, and run for `seconds` besides the time that is not
-    judged."""
+    """Containers that begin together on one card, and run for `seconds` and a time that is not judged."""
 
     name: str
     containers: tuple[Container, ...]
@@ -79,8 +78,7 @@ class Scenario:
 
     @property
     def window(self) -> float:
-        """Seconds over which each is judged: nothing can take the card back from a neighbour's long
-        kernel."""
+        """Seconds over which each is judged: nothing takes the card back from a neighbour's long kernel."""
         return max(container.window for container in self.containers)
 
     @property

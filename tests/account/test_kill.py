@@ -1,5 +1,4 @@
-"""`kill -9` at any instruction of an operation on the account: other processes find the account exact at
-once."""
+"""`kill -9` at any instruction of an operation on the account: others find the account exact at once."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ SCENARIOS = (
 
 
 def answer(program: Path, *arguments: str) -> list[int]:
-    """The numbers that the program prints. It runs as the first process of a PID namespace, and must find no
-    error."""
+    """The numbers that the program prints as the first process of a PID namespace. It must find no error."""
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     ran = subprocess.run([*alone, program, *arguments], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
@@ -65,8 +63,7 @@ def vfork(account: Callable[..., Account]) -> Path:
 
 
 def test_a_vforked_child_killed_in_a_charge_harms_its_parent_alone(vfork: Path) -> None:
-    """Calls of the parent are refused at once, and calls of others succeed at once. All is given back when it
-    ends."""
+    """Calls of the parent are refused at once, those of others succeed at once. Its end gives all back."""
     instructions, left_locked = answer(vfork, "killed")
     assert instructions > 100
     assert 0 < left_locked < instructions

@@ -234,8 +234,8 @@ def test_a_background_program_is_not_stopped_by_its_terminal(here: Account) -> N
 
 @pytest.mark.parametrize("of", ["thread", "process"])
 def test_pending_signals_of_the_program_stay_pending(here: Account, of: str) -> None:
-    """The kernel adds the write's own signal to those of the thread. A thread has at most one of each number
-    pending."""
+    """The kernel adds the write's own signal to those of the thread, of which one can pend for each
+    number."""
     process = holder(here, stderr=subprocess.PIPE, preexec_fn=_sigpipe_pending if of == "thread" else _block)
     assert process.popen.stderr
     process.popen.stderr.close()

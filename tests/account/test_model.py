@@ -1,5 +1,4 @@
-"""Random sequences of charges, releases, moves, exports, imports and kills: the account equals a simple
-model."""
+"""Random charges, releases, moves, exports, imports and kills: the account equals a simple model."""
 
 from __future__ import annotations
 

@@ -292,8 +292,7 @@ def test_a_stopped_process_keeps_its_memory_and_stops_no_other(account: Make) ->
 
 @pytest.mark.alone  # a time is measured
 def test_a_stopped_cleaner_delays_others_only_briefly(account: Make) -> None:
-    """A process that is refused asks again after a moment and cleans up, whatever process holds the cleaner's
-    byte."""
+    """A process that is refused asks again after a moment, and cleans up without the cleaner's byte."""
     here = account(MIB)
     victim, process = here.start(), here.start()
     assert victim.charge(MIB) and process.charge(0)

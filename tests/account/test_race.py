@@ -1,5 +1,4 @@
-"""Many processes and one limit: they never pass it, an allocation that fits is never refused, and a charge is
-cheap."""
+"""Many processes and one limit: they never pass it, no allocation that fits is refused, a charge is cheap."""
 
 from __future__ import annotations
 

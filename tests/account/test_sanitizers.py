@@ -61,8 +61,7 @@ def test_threads_forks_and_signals(account: Make, start: Callable[[Account], Pro
 def test_threads_that_make_the_first_call_together(
     account: Make, start: Callable[[Account], Process]
 ) -> None:
-    """The threads open the pages and take the slot at the same time. There are too few slots for another
-    process."""
+    """The threads open the pages and take the slot together. There is no slot for another process."""
     here = account(GIB, slots=1)
     process = start(here)
     assert process.ask("threads", 16, 50) == "0"

@@ -150,8 +150,7 @@ def supervised(
 
 
 def test_an_allocation_beyond_the_rest_is_answered_with_no_memory(stand_ins: Path) -> None:
-    """The file refuses calls that are let through: error 25, ENOTTY, and a status that nothing has
-    written."""
+    """The file refuses calls that are let through: error 25, ENOTTY, and the status stays unwritten."""
     status, text = supervised(stand_ins, "refuse", "600", "600", "400", "free", "w600", "w600", "400")
     made, refused = "error 25, status 0xffff", "error 0, status 0x51"
     asked = [line.split(" MiB, ")[1].split(", at")[0] for line in text.splitlines() if "asked:" in line]

@@ -93,8 +93,7 @@ def judged(
 
 
 def test_a_share_is_of_the_devices_time_though_work_does_not_follow_the_clock() -> None:
-    """Busy for half of the time at full clock: the work is 57 % of the host's, and 43 % scaled by the
-    clock."""
+    """Busy for half of the time at full clock: 57 % of the host's work, and 43 % scaled by the clock."""
     done = paced(0.0014, 50)
     found = shares.outcome(done, 2.0, 4.0, LIMITED.unit(2000), (50, 50))
     assert found.got == pytest.approx(50, abs=0.1) and found.worst < 0.1

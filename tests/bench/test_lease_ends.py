@@ -1,5 +1,4 @@
-"""Steps of a run on a lent machine (bench/gpu/lent/steps.py): their ends, and the processes that they
-leave."""
+"""Steps of a run on a lent machine (bench/gpu/lent/steps.py): their ends, and leftover processes."""
 
 from __future__ import annotations
 

@@ -131,8 +131,7 @@ def test_a_dead_runs_folder_is_found_though_its_pid_is_reused() -> None:
 def test_folders_of_the_same_pid_differ_and_have_short_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Such folders come from runs in several PID namespaces. A socket of MPS adds 81 bytes to the path, of at
-    most 106."""
+    """As in several PID namespaces. A socket of MPS adds 81 bytes to the path, of at most 106."""
     monkeypatch.setattr(runfolder, "TOP", tmp_path)
     made = [runfolder.make("xpu-gpu-") for _ in range(1000)]
     assert len(set(made)) == 1000

@@ -115,8 +115,7 @@ def close_fd(fd: int) -> int:
 
 
 def race(threads: int, rounds: int, size: int) -> list[int]:
-    """Threads allocate from the pool and free. Returns how many calls succeeded, were refused, and failed
-    otherwise."""
+    """Threads allocate from the pool and free. Returns how many calls succeeded, were refused, and failed."""
     counts = [0, 0, 0]
     context = c_void_p()
     CUDA.cuCtxGetCurrent(byref(context))

@@ -36,7 +36,7 @@ static struct {
 #undef DECLARE
 } cuda;
 
-/* Iterations of `spin` that take 0.2 ms or so on a card of this decade: only a share of time is asked. */
+/* Iterations of `spin` that take about 0.2 ms on a card of this decade. Only shares of time are measured. */
 static uint64_t iterations = 20000, out;
 static CUfunction kernels[2];
 
@@ -88,7 +88,7 @@ void cuda_context(void) {
     MUST(cuModuleGetFunction(&kernels[0], module, "empty"));
     if (cuda.cuModuleGetFunction(&kernels[1], module, "busy_200us"))
         MUST(cuModuleGetFunction(&kernels[1], module, "spin"));
-    /* What a first launch sets up is not what is asked. */
+    /* The set-up by a first launch is not measured. */
     for (int i = 0; i < 2; i++) {
         cuda_launch(8, i == 0);
         cuda_wait();
@@ -151,7 +151,7 @@ void cuda_give(enum way way, uint64_t memory) {
         MUST(cuMemFreeAsync((CUdeviceptr)memory, NULL));
     else
         MUST(cuMemFree_v2((CUdeviceptr)memory));
-    /* A pool gives back what it does not use when all that was asked of it is done. */
+    /* A pool gives back unused memory when all of its work is done. */
     cuda_wait();
 }
 
@@ -192,7 +192,7 @@ void cuda_tell_time(const char *how) {
     CUdeviceptr pointer;
     double allocate = 0, give = 0;
     char name[64];
-    /* The first call may set up what the others find. */
+    /* The first call may set up things for the others. */
     for (unsigned int i = 0; i <= COUNT; i++) {
         double begin = now_us();
         MUST(cuMemAlloc_v2(&pointer, BYTES));

@@ -1,12 +1,11 @@
 /*
  * Whether the driver takes a control from another process, on a copy of a program's own descriptor: duplicate
- * [--anyway] [COMMAND...]. A control that only reads, which the program has made itself, is made again by
- * this process, with the same client and object: on a copy of the descriptor (pidfd_getfd), and on one of its
- * own.
+ * [--anyway] [COMMAND...]. The program makes a control that only reads. This process repeats it with the same
+ * client and object: on a copy of the descriptor (pidfd_getfd), and on a descriptor of its own.
  *
  * A way to hold memory limits below CUDA depends on the first: a supervisor would make a container's calls
- * itself, from its own copy of the arguments. The second shows that it is the open file that counts: it
- * should be refused.
+ * itself, from its own copy of the arguments. The second should be refused. That shows that the open file
+ * counts.
  */
 #define _GNU_SOURCE
 #include "watch.h"
@@ -24,7 +23,7 @@ enum { SECONDS = 40, MOST = 1 << 16 };
 static const unsigned int RM_CONTROL_IOCTL =
     3u << 30 | (unsigned)sizeof(struct rm_control) << 16 | 'F' << 8 | RM_CONTROL;
 
-/* Controls that only read, and have no pointer in their parameters: the first is liked best. */
+/* Controls that only read, and have no pointer in their parameters. The first is preferred. */
 static const struct {
     uint32_t command;
     const char *name;
@@ -63,7 +62,7 @@ static void look(const struct ioctl *one) {
         }
 }
 
-/* The driver's status, or -1 where the ioctl itself fails. */
+/* The driver's status, or -1 if the ioctl itself fails. */
 static long again(int fd, const char *where) {
     static unsigned char parameters[MOST];
     struct rm_control control = seen.control;

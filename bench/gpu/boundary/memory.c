@@ -35,13 +35,13 @@ bool alloc_read(const struct ioctl *one, struct rm_alloc *alloc) {
 
 bool memory_read(const struct ioctl *one, struct memory_call *call) {
     memset(call, 0, sizeof *call);
-    /* All at once: what is read twice may differ. */
+    /* One read: two reads may differ. */
     if (!is_rm(one, RM_ALLOC) || !status_at(one->size) ||
         !watch_read(one->thread, one->argument, call->bytes, one->size) || call->head.class != CLASS_MEMORY)
         return false;
     for (size_t size = PARAMETERS; size >= PARAMETERS_BEFORE_545; size -= PARAMETERS - PARAMETERS_BEFORE_545)
         if (watch_read(one->thread, call->head.parameters, &call->parameters, size)) {
-            /* An older driver knows 120 bytes alone, and says so where it says anything. */
+            /* An older driver knows only 120 bytes, and sends its size at most. */
             bool is_short = one->size == WHOLE && call->whole.parameters_size == PARAMETERS_BEFORE_545;
             call->parameters_size = is_short ? PARAMETERS_BEFORE_545 : size;
             return true;

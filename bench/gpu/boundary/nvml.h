@@ -1,4 +1,4 @@
-/* NVML's figures of the first card, as the process that asks sees them. */
+/* NVML's figures of the first card, as the calling process sees them. */
 #ifndef XPU_BOUNDARY_NVML_H
 #define XPU_BOUNDARY_NVML_H
 
@@ -6,13 +6,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* False: no NVML, or it has no card. */
+/* False: there is no NVML, or no card. */
 bool nvml_begin(void);
-/* What the card has of all and of used memory, its reserved memory included. */
+/* The card's total and used memory, with its reserved memory. */
 bool nvml_card(uint64_t *total, uint64_t *used);
-/* Bytes of the process; 0: it is not listed. Where `others` is given, each other process is named there. */
+/* Bytes of the process; 0: it is not listed. If `others` is given, it gets each other process's name. */
 uint64_t nvml_process(pid_t pid, char *others, size_t size);
-/* The same, when it is no longer `before`, or half a second later: the figure comes some ms behind. */
+/* The same, once it is no longer `before`, or after half a second: the figure comes some ms late. */
 uint64_t nvml_settled(pid_t pid, uint64_t before);
 
 #endif

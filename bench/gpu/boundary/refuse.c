@@ -1,11 +1,11 @@
 /*
- * Whether a supervisor can hold a memory limit by its answers: refuse [--anyway] [COMMAND...]. It sees a
- * program's RM_ALLOCs of video memory and its RM_FREEs alone, counts them, and answers what is more than is
- * left with NV_ERR_NO_MEMORY in the driver's place; all else is made as it is.
+ * Whether a supervisor can hold a memory limit by its answers: refuse [--anyway] [COMMAND...]. It sees only a
+ * program's RM_ALLOCs of video memory and its RM_FREEs, and counts them. A call beyond the limit gets
+ * NV_ERR_NO_MEMORY in the driver's place; all others are made as they are.
  *
- * libcuda should say CUDA_ERROR_OUT_OF_MEMORY then, and go on working. It is no enforcement yet: a program
- * could change its argument behind the check, which supervise.c's way precludes. A command has the limit from
- * its start; the program of CUDA, from when it has a context.
+ * libcuda should then return CUDA_ERROR_OUT_OF_MEMORY, and go on working. This is no enforcement yet: a
+ * program could change its argument behind the check, which supervise.c's way prevents. A command has the
+ * limit from its start; the program of CUDA has it once it has a context.
  */
 #include "memory.h"
 
@@ -93,7 +93,7 @@ static unsigned int object_count, unnamed, seen[ALL], refused[ALL], lost;
 static uint64_t used, most, limit = UINT64_MAX;
 static double spent_us;
 
-/* What the driver then refuses itself counts for as long as nothing frees it: no more than is asked here. */
+/* A call that the driver itself then refuses stays counted until it is freed. That suffices here. */
 static void count(const struct memory_call *call) {
     unnamed += !call->head.object;
     if (object_count == MOST) {
@@ -137,7 +137,7 @@ static void serve(const struct watched *watched, const struct ioctl *one, unsign
 }
 
 static void begin_step(unsigned int step) {
-    /* The context's own memory is counted, and has its place beside the limit. */
+    /* The context's own memory is counted, and is added to the limit. */
     if (step == LIMITED) {
         value("video memory of the context", "%.1f MiB in %u objects", (double)used / MIB, object_count);
         limit = used + LIMIT;

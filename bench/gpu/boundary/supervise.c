@@ -1,12 +1,13 @@
 /*
  * Whether a supervisor can make a program's allocations itself: supervise [--anyway] [COMMAND...]. It takes a
  * copy of the descriptor (pidfd_getfd), copies the argument of an RM_ALLOC of video memory and its parameters
- * into memory of its own, makes the ioctl there, copies the results back, and answers. What it has checked
- * cannot be changed any more before the driver sees it.
+ * into memory of its own, makes the ioctl there, copies the results back, and answers. The program cannot
+ * change the checked argument any more before the driver sees it.
  *
- * The driver gives more to a caller that has CAP_SYS_ADMIN or CAP_SYS_NICE: this process gives them up first.
- * Asked are whether the memory is the program's as any other, to whom NVML counts it, and what it costs; and
- * what the driver says to this process of the card's memory, through the program's own handles.
+ * The driver gives more to a caller that has CAP_SYS_ADMIN or CAP_SYS_NICE, so this process gives them up
+ * first. It finds out whether the memory works as the program's own, to which process NVML counts it, and
+ * what it costs; and what the driver tells this process of the card's memory, through the program's own
+ * handles.
  */
 #define _GNU_SOURCE
 #include "memory.h"
@@ -70,8 +71,8 @@ static void program(void) {
 /* ---- the supervisor ---- */
 
 static struct {
-    unsigned int seen, made, refused, other; /* allocations: by the driver's status; of all objects */
-    unsigned int status;                     /* of the last one that the driver refused */
+    unsigned int seen, made, refused, other; /* allocations, by the driver's status; other calls */
+    unsigned int status;                     /* of the last allocation that the driver refused */
     int error;
     unsigned int ioctl_size, parameters_size;
     double spent_us, driver_us;
@@ -100,10 +101,10 @@ static bool give_up(void) {
     return true;
 }
 
-/* The driver's answer to a copy of the call, with what it wrote; or an errno. */
+/* The driver's answer to a copy of the call, and the results; or an errno. */
 static int make(const struct watched *watched, const struct ioctl *one, struct memory_call *call) {
     struct memory_call own = *call;
-    uint32_t rights[4] = {0}; /* one word, and more than any driver has */
+    uint32_t rights[4] = {0}; /* one word, with room for more than any driver has */
     bool has_rights = one->size >= 40 && call->whole.rights;
     if (has_rights && !watch_read(one->thread, call->whole.rights, rights, sizeof *rights))
         return EFAULT;
@@ -147,7 +148,7 @@ static void serve(const struct watched *watched, const struct ioctl *one) {
         sum.error = error;
     else if (status)
         sum.status = status;
-    /* The results first: the program goes on with the answer. */
+    /* The results come first: the program goes on with the answer. */
     if (!error && (!watch_write(watched, one, call.head.parameters, &call.parameters, call.parameters_size) ||
                    !watch_write(watched, one, one->argument, call.bytes, one->size)))
         error = sum.error = EFAULT;
@@ -170,7 +171,7 @@ static void tell_card(const struct watched *watched) {
     uint64_t total = 0, used = 0;
     int error = 0;
     memset(&info, 0, sizeof info);
-    /* The last one first: some are gone with the client that cuInit asks with. */
+    /* The last subdevice comes first: some have ended with the client that cuInit used. */
     for (unsigned int i = subdevice_count; i-- > 0 && (error || control.status);) {
         const struct rm_alloc *subdevice = &subdevices[i].alloc;
         info.count = ASKED;
@@ -214,7 +215,7 @@ static void begin_step(const struct watched *watched, unsigned int step) {
         value("NVML counts the memory to the program", "%s",
               reported[HELD] >= reported[BEFORE] + BYTES && reported[FREED] + BYTES <= reported[HELD] ? "yes"
                                                                                                       : "no");
-    /* What the context took is told apart from what is timed. */
+    /* The context's memory is not part of the timed work. */
     if (step == BEFORE)
         value("allocations at the context", "%u", sum.seen);
 }
@@ -237,7 +238,7 @@ int main(int count, char **words) {
     bool is_command = *command != NULL, ended;
     unsigned int step = BEGIN;
     struct ioctl one;
-    /* NVML's first card is to be CUDA's. */
+    /* NVML's first card must be CUDA's. */
     setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
     if (!check(give_up(), "CAP_SYS_ADMIN, CAP_SYS_NICE and CAP_PERFMON are given up"))
         return 1;
@@ -245,7 +246,7 @@ int main(int count, char **words) {
         check(watch_none(cuda_alone, SECONDS) == 0, "the program without a filter comes to its end");
     watch_only(memory_requests, sizeof memory_requests / sizeof *memory_requests);
     struct watched watched = watch_start(program, command, SECONDS);
-    /* After the fork: NVML has threads and descriptors of its own. */
+    /* This comes after the fork: NVML has threads and descriptors of its own. */
     if (!nvml_begin())
         value("NVML", "there is none, or it has no card");
     while (watch_next(&watched, &one, -1, &ended)) {

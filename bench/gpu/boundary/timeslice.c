@@ -1,12 +1,12 @@
 /*
- * Whether a program can change its own time slice: timeslice [--anyway]. Two processes keep the card busy;
- * one asks the driver for shorter and longer slices of its channel groups (SET_TIMESLICE, no privilege needed
- * by its source), through its own descriptor, with handles that were seen when they were made; and for the
- * old one again in the end.
+ * Whether a program can change its own time slice: timeslice [--anyway]. Two processes keep the card busy.
+ * One asks the driver for shorter and longer slices of its channel groups (SET_TIMESLICE, which needs no
+ * privilege by its source). It uses its own descriptor, with handles that were seen when they were made. Last
+ * it asks for the old slice again.
  *
- * Asked are the driver's answer, and whether the work of the two is then as their slices: others report that
- * nothing changes without a call that only root may make. A time slice is a channel group's, and goes with
- * the process.
+ * It finds out the driver's answer, and whether the work of the two then follows their slices: others report
+ * that nothing changes without a call that only root may make. A time slice belongs to a channel group, and
+ * ends with the process.
  */
 #define _GNU_SOURCE
 #include "memory.h"
@@ -22,10 +22,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* In a batch each process has the card for 10 ms or so: some are done in each wait, whatever its share. */
+/* In a batch each process has the card for about 10 ms: some batches end in each wait, whatever its share. */
 enum { SECONDS = 25, MOST = 32, WAIT_MS = 1500, SETTLE_MS = 300, BATCH = 16 };
 enum { SET_TIMESLICE = 0xa06c0103, GET_TIMESLICE = 0xa06c0104 };
-/* A program's own slice is 2048 us on the card where this was tried first. */
+/* A program's own slice is 2048 us on the card where this was first tried. */
 static const uint64_t slices_us[] = {1024, 4096, 8192, 16384};
 enum { OLD = -1, SLICES = sizeof slices_us / sizeof *slices_us };
 
@@ -36,13 +36,14 @@ struct group {
     uint64_t before_us;
 };
 
-/* Of all three processes. */
+/* Shared by all three processes. */
 static struct {
     atomic_uint ready;
-    /* Kernels that are done, and when the last of them was: written in this order, kernels a second time. */
+    /* Ended kernels, and the time of the last one. They are written in this order, with the kernels a second
+     * time. */
     atomic_uint done[2], confirmed[2];
     atomic_ullong done_us[2];
-    /* Which slice the first process is to ask for, in which of its turns. */
+    /* The slice that the first process must ask for, and its turn. */
     atomic_int slice;
     atomic_uint wanted, answered;
     unsigned int groups;
@@ -88,7 +89,7 @@ static void work(unsigned int number) {
             ask(atomic_load(&shared->slice));
             atomic_store(&shared->answered, wanted);
         }
-        /* A process that waited for all it has asked for would lose the rest of its slice each time. */
+        /* A process that waited for all of its work would lose the rest of its slice each time. */
         cuda_keep_busy(BATCH);
         atomic_store(&shared->done[number], done);
         atomic_store(&shared->done_us[number], (unsigned long long)now_us());
@@ -98,7 +99,7 @@ static void work(unsigned int number) {
 
 static void first(void) { work(0); }
 
-/* ---- the one that watches ---- */
+/* ---- the watching process ---- */
 
 static void look(const struct ioctl *one) {
     struct rm_alloc alloc;
@@ -107,7 +108,7 @@ static void look(const struct ioctl *one) {
         shared->group[shared->groups++] = (struct group){alloc.root, alloc.object, one->fd, false, 0};
 }
 
-/* Lets the first process's ioctls through for that long; false: it has ended. */
+/* Lets the first process's ioctls through for that long. False: the process has ended. */
 static bool serve(const struct watched *watched, unsigned int ms) {
     struct ioctl one;
     bool ended = false;
@@ -132,7 +133,7 @@ static struct point point(unsigned int number) {
     }
 }
 
-/* Kernels in a second, from the end of one batch to the end of another: two that are not there are 0. */
+/* Kernels in a second, from the end of one batch to the end of another; 0 without two ends. */
 static bool measured(const struct watched *watched, const char *when, double *ratio) {
     struct point before[2], after[2];
     double rate[2];
@@ -166,7 +167,7 @@ static bool asked(const struct watched *watched, int slice, const char *what) {
     return true;
 }
 
-/* The slice that most work is done in: that of the first group, which is the context's own. */
+/* The slice of most work: that of the first group, which is the context's own. */
 static double own_us(void) { return shared->group[0].before_us ? (double)shared->group[0].before_us : 2048; }
 
 static bool run(const struct watched *watched) {
@@ -208,7 +209,7 @@ int main(int count, char **words) {
     if (shared == MAP_FAILED)
         return 1;
     pid_t second = fork();
-    if (second < 0) /* kill(-1) would be everybody's end */
+    if (second < 0) /* kill(-1) would kill every process */
         return 1;
     if (second == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);

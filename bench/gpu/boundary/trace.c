@@ -1,9 +1,9 @@
 /*
- * Which ioctls a program makes on NVIDIA's devices: trace [--anyway] [COMMAND...]. Without a command it is a
- * small program of CUDA, step by step: cuInit, a context, 256 MiB by cuMemAlloc, 1000 launches.
+ * Lists the ioctls of a program on NVIDIA's devices: trace [--anyway] [COMMAND...]. Without a command it runs
+ * a small program of CUDA, step by step: cuInit, a context, 256 MiB by cuMemAlloc, 1000 launches.
  *
- * What must hold for limits to be held at this boundary: launches make no ioctl, and an allocation is an
- * RM_ALLOC of class 0x40 with its size at byte 64 of the parameters.
+ * Limits can be held at this boundary only if launches make no ioctl, and if an allocation is an RM_ALLOC of
+ * class 0x40 with its size at byte 64 of the parameters.
  */
 #include "watch.h"
 
@@ -18,7 +18,7 @@ static const char *const names[STEPS] = {
     [LAUNCHES] = "1000 launches", [READY] = "end",
 };
 
-/* Of NVIDIA's nodes one by one: a number of nvidiactl is another call of nvidia-uvm. */
+/* NVIDIA's nodes are told apart: a number of nvidiactl is another call of nvidia-uvm. */
 enum { NODES = 8 };
 static char nodes[NODES][32];
 static unsigned int counts[STEPS][NODES][256], other[STEPS]; /* by number; of other files */
@@ -53,7 +53,7 @@ static void look_at_alloc(const struct ioctl *one) {
     found += size == BYTES;
 }
 
-/* The last place is for all that there is no place for. */
+/* The last place counts all that have no place of their own. */
 static unsigned int place_of(const char *node) {
     unsigned int place = 0;
     while (place < NODES - 1 && *nodes[place] && strcmp(nodes[place], node) != 0)
@@ -62,8 +62,7 @@ static unsigned int place_of(const char *node) {
     return place;
 }
 
-/* Whether its numbers are the resource manager's, as nvidiactl's and each card's are, and not nvidia-uvm's.
- */
+/* Whether its numbers are the resource manager's, as for nvidiactl and each card, and not nvidia-uvm's. */
 static bool is_rm(const char *node) { return strncmp(node, "nvidia-", strlen("nvidia-")) != 0; }
 
 static unsigned int count_step(enum step step) {

@@ -21,9 +21,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const unsigned int MARK = 0x58505500; /* no ioctl of anybody's, on descriptor -1 */
+static const unsigned int MARK = 0x58505500; /* no program's ioctl, on descriptor -1 */
 enum { ONLY = 8 };
-/* What of an ioctl's number the driver looks at: its size, and the number proper. */
+/* The parts of an ioctl's number that the driver looks at: its size, and the number proper. */
 static const unsigned int LOOKED_AT = 0x3fff00ff;
 static unsigned int only[ONLY], only_count;
 static pid_t child;
@@ -36,7 +36,7 @@ static void stop(const char *what) {
     exit(1);
 }
 
-/* ---- what is printed ---- */
+/* ---- output ---- */
 
 void value(const char *name, const char *format, ...) {
     va_list words;
@@ -89,7 +89,7 @@ static int install(struct sock_filter *rules, size_t count, unsigned long flags)
                         &program);
 }
 
-/* Every ioctl, or marks and those of watch_only. */
+/* Asks for every ioctl, or for marks and those of watch_only. */
 static int filter_that_asks(void) {
     struct sock_filter rules[16 + 2 * ONLY];
     size_t count = 0;
@@ -101,7 +101,7 @@ static int filter_that_asks(void) {
     RULE(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_ioctl, 1, 0));
     RULE(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
     if (only_count) {
-        /* The lower half of the second argument: the upper one is not the driver's either. */
+        /* The lower half of the second argument: the driver ignores the upper half, too. */
         RULE(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])));
         RULE(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, ~0xffu));
         ASK_IF(MARK);
@@ -118,7 +118,7 @@ static int filter_that_asks(void) {
 #undef RULE
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return -1;
-    /* A signal would make a call that is answered already be asked a second time, and so made twice. */
+    /* A signal would repeat a call that is already answered, so that it is made twice. */
     int listener = only_count ? install(rules, count, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) : -1;
     return listener >= 0 ? listener : install(rules, count, 0);
 }
@@ -128,7 +128,7 @@ static void be_child(void (*run)(void), char **command, int told) {
     int listener = filter_that_asks();
     if (write(told, &listener, sizeof listener) != sizeof listener || listener < 0)
         _exit(1);
-    /* It is closed by an exec: not before the parent has a copy. */
+    /* An exec closes it, so the parent takes a copy first. */
     if (read(told, &listener, 1) != 1)
         _exit(1);
     if (command && *command) {
@@ -196,7 +196,7 @@ struct watched watch_start(void (*run)(void), char **command, unsigned int secon
     return watched;
 }
 
-/* ---- the one that watches ---- */
+/* ---- the watching process ---- */
 
 bool watch_read(pid_t pid, uint64_t address, void *into, size_t size) {
     struct iovec here = {into, size}, there = {(void *)address, size};
@@ -249,7 +249,7 @@ bool watch_next(const struct watched *watched, struct ioctl *next, int ms, bool 
         memset(&asked, 0, sizeof asked);
         if (ioctl(watched->listener, SECCOMP_IOCTL_NOTIF_RECV, &asked) == 0)
             break;
-        if (errno != ENOENT && errno != EINTR) /* a thread that was killed meanwhile */
+        if (errno != ENOENT && errno != EINTR) /* a thread may be killed meanwhile */
             stop("SECCOMP_IOCTL_NOTIF_RECV");
     }
     unsigned int number = (unsigned int)asked.data.args[1];

@@ -13,7 +13,7 @@ import card
 
 
 def fill(cuda: card.Cuda, make: Callable[[int], Any], errors: tuple[type[BaseException], ...]) -> None:
-    """Arrays until one is refused, which must be when the slice is full, not at the library's own limit."""
+    """Makes arrays until one is refused: at the slice's end, not at the library's own limit."""
     limit = card.limit()
     held, chunk, refused = [], limit // 32, ""
     for _ in range(34):
@@ -43,8 +43,9 @@ def cupy() -> None:
 
 
 def jax() -> None:
-    # Else it takes three quarters of the card at its start, and never more. The variable has a newer name,
-    # XLA_CLIENT_MEM_FRACTION, which older versions do not know; newer ones know both, but not together.
+    # By default JAX takes three quarters of the card at its start, and never more. The variable has a newer
+    # name, XLA_CLIENT_MEM_FRACTION, which older versions do not know. Newer versions know both, but not
+    # together.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if "XLA_CLIENT_MEM_FRACTION" not in os.environ:
         os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "1.0")

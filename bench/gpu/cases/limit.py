@@ -19,7 +19,7 @@ card.check(total == limit, f"the card is as large as the slice, {card.mib(limit)
 for name, (take, give) in cuda.ways().items():
     before, _ = cuda.memory()
     held: list[int] = []
-    # Nothing is touched, and one chunk beyond the limit is the most that a fault could get.
+    # Nothing is touched, and a fault could get one chunk beyond the limit at most.
     while len(held) * chunk <= limit and (got := take(chunk)) > 0:
         held.append(got)
     status = -got
@@ -38,7 +38,7 @@ for name, (take, give) in cuda.ways().items():
     if card.check(one > 0, f"{name}: the program goes on"):
         give(one)
     after, _ = cuda.memory()
-    # Pools keep what was freed until memory is short.
+    # Pools keep freed memory until memory is short.
     kept = name == "cuMemAllocAsync"
     card.check(kept or abs(after - before) <= 2 * card.MIB, f"{name}: what is freed comes back")
 card.end()

@@ -1,7 +1,7 @@
 """Functions by name on a driver's own library: cuGetProcAddress against the exported symbols, past and
-through the interposer. Needs the library alone, no card.
+through the interposer. It needs only the library, no card.
 
-lookups.py [FOLDER]: in a slice without an argument; with one in a sandbox over the driver's libraries there.
+lookups.py [FOLDER]: without an argument in a slice; with one in a sandbox over the driver's libraries there.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 import card
 
-#: cuda.h's CUDA_VERSION that a program was built with, and its flags: none, legacy stream, per-thread stream.
+#: The CUDA_VERSION of cuda.h that a program was built with, and its flags: none, legacy stream, per-thread
+#: stream.
 VERSIONS = (11000, 11030, 11070, 12000, 12020, 12080, 13000)
 FLAGS = (0, 1, 2)
 REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../.."))
-#: What was decided about each function, and what the libraries of each driver branch are thought to export.
+#: The decisions about each function, and the expected exports of each driver branch.
 DECIDED, LISTED = "native/interposer/nvidia/cuda/driver/functions.txt", "sim/exports/libcuda.txt"
 #: A debugger's interface.
 _DEBUGGER = "cudbg"
@@ -57,7 +58,7 @@ def exported(library: str) -> list[str]:
 
 
 def decided() -> set[str]:
-    """The functions, without their variants, that DECIDED says something about."""
+    """The functions, without their variants, that DECIDED has a decision about."""
     with open(os.path.join(REPOSITORY, DECIDED)) as table:
         lines = [line for line in table if not line.startswith(("#", "["))]
     return {name for line in lines for name in line.split()}
@@ -79,10 +80,10 @@ def listed() -> dict[str, set[str]]:
 
 
 def compare(names: list[str]) -> None:
-    """Reports what of the driver's names we do not know."""
+    """Reports the driver's names that we do not know."""
     try:
         known, branches = decided(), listed()
-    except OSError as error:  # these scripts alone were copied
+    except OSError as error:  # only these scripts were copied
         card.report("exported, compared", f"with nothing: {error.strerror}: {error.filename}")
         return
     theirs = set(names)
@@ -99,7 +100,7 @@ def packed(names: list[str]) -> str:
 
 
 def unpacked(text: str) -> list[str]:
-    """The names that `packed` has made this of."""
+    """Undoes `packed`."""
     return zlib.decompress(base64.b64decode(text)).decode().split("\n")
 
 
@@ -108,7 +109,7 @@ def address(library: ctypes.CDLL, name: str) -> int:
 
 
 def ask(library: ctypes.CDLL, function: str, name: str, version: int, flags: int) -> int:
-    """The address that it hands out; 0: none."""
+    """The address that it returns; 0: none."""
     given, status = ctypes.c_void_p(), ctypes.c_int()
     words = [name.encode(), ctypes.byref(given), version, ctypes.c_uint64(flags)]
     if function.endswith("_v2"):
@@ -163,7 +164,8 @@ def main() -> None:
     card.report("interposed, and reached by dlsym alone", ", ".join(unasked) or "none")
     card.report("interposed, and not in this driver", ", ".join(sorted(interposed - set(names))) or "none")
     compare(names)
-    card.report("exported, packed", packed(names))  # as the last: a record's row has no room for all of it
+    # the last result: a record's row has no room for all of it
+    card.report("exported, packed", packed(names))
     card.end()
 
 

@@ -1,4 +1,4 @@
-"""cuMemGetInfo against what the driver reports of this process: equal within 2 MiB, whatever is allocated."""
+"""cuMemGetInfo against the driver's report of this process: equal within 2 MiB for every allocation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compare(when: str) -> None:
 
 card.check(cuda.memory()[1] == limit, f"the card is as large as the slice, {card.mib(limit)}")
 compare("a context")
-# Managed memory is on the device only where it has been touched, so the driver does not report it.
+# Managed memory is on the device only after a touch, so the driver does not report it.
 for name, (take, give) in cuda.ways().items():
     if name == "cuMemAllocManaged":
         continue

@@ -1,4 +1,4 @@
-"""What our libraries add to calls and to a start on this driver: medians of interleaved runs."""
+"""The cost of our libraries in calls and in a start on this driver: medians of interleaved runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import card
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 RUNS = 9
-#: time_calls.c's words for calls, and what each is.
+#: time_calls.c's words for calls, and their meanings.
 CALLS = {
     "pair": "cuMemAlloc and cuMemFree of 1 MiB",
     "info": "cuMemGetInfo",
@@ -52,8 +52,8 @@ def run(program: str, libraries: str, *words: str) -> list[str]:
 def main() -> None:
     aside = card.folder()
     program = build()
-    # No search path of a container leads to the real libraries; a folder of links does, for the comparison.
-    # It lies in a usr/lib, as some drivers look for their files from where they are.
+    # No search path of a container leads to the real libraries. A folder of links does, for the comparison.
+    # It is a usr/lib, because some drivers look for their files relative to their own place.
     real = os.path.join(os.path.dirname(aside), "real")
     if not os.path.isdir(real):
         real = card.temporary()

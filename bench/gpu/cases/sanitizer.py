@@ -1,4 +1,4 @@
-"""compute-sanitizer over a first CUDA program in the slice: it finds no fault, and the program its result."""
+"""compute-sanitizer over a first CUDA program in the slice: it finds no fault, and the result is right."""
 
 from __future__ import annotations
 

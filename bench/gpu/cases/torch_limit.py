@@ -2,7 +2,7 @@
 
 caching      its caching allocator        expandable   the same with expandable_segments:True
 graphs       a CUDA graph is captured, and replayed when memory is short
-processes    several processes share the limit; one is killed, and what it held comes back
+processes    several processes share the limit; one is killed, and its memory comes back
 nccl         all_reduce over all devices of the slice
 """
 
@@ -33,7 +33,7 @@ def load() -> Any:
 
 
 def no_gpu(torch: Any) -> str:
-    """What it says of itself."""
+    """PyTorch's own error."""
     try:
         torch.cuda.init()
     except Exception as error:
@@ -42,7 +42,7 @@ def no_gpu(torch: Any) -> str:
 
 
 def fill(torch: Any, most: int) -> tuple[list[Any], bool]:
-    """Tensors of 1/32 of the limit each until one is refused, or `most` bytes are there; whether one was."""
+    """Makes tensors of 1/32 of the limit until one is refused (then True), or `most` bytes are reached."""
     held, chunk = [], most // 32
     for _ in range(34):
         try:
@@ -98,7 +98,7 @@ def graphs() -> None:
 
 
 def hold() -> None:
-    """One of several: takes what it can, says how much, and holds it."""
+    """One of several processes: takes memory to the limit, prints how much, and holds it."""
     torch = load()
     held, refused = fill(torch, card.limit())
     print(f"{sum(one.numel() for one in held)} {int(refused)}", flush=True)

@@ -1,6 +1,6 @@
 """A first CUDA program (vector_add.cu), with libcudart static and shared, in the slice.
 
-vector_add.py [COMMAND...]: COMMAND is put before the program (sanitizer.py's tool).
+vector_add.py [COMMAND...]: COMMAND runs the program (sanitizer.py's tool).
 """
 
 from __future__ import annotations

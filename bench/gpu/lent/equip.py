@@ -1,10 +1,10 @@
 """Sets a machine up for a run, without a network: equip.py [--kit DIR] [--any-kit]
 
-Everything goes to kit.PLACE and this repository's build folder, and nothing else is installed: what the
-machine lacks comes from the kit; the product is built here where there are make and a compiler, else taken as
-it was packed. Besides, cgroups are mounted where there are none: runc starts nothing without. What was made
-is in kit.PLACE/machine.json for the steps that follow, and used again by the next run of the same kit and
-tree. Exit status 0: ready; 1: something was not, and a line FAILED says what.
+Everything goes to kit.PLACE and this repository's build folder; nothing else is installed. Tools that the
+machine lacks come from the kit. The product is built here if there are make and a compiler; otherwise the
+packed one is used. If no cgroups are mounted, they are mounted: runc starts nothing without.
+kit.PLACE/machine.json describes the result for the steps that follow, and for the next run of the same kit
+and tree. Exit status 0: ready; 1: something failed, and a line FAILED says what.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from xpu_runtime.vendors.nvidia import search
 
 ROOT, TOOLS, STATE = kit.PLACE / "root", kit.PLACE / "bin", kit.PLACE / "machine.json"
 BUILD = kit.REPOSITORY / "build"
-#: A simulated card's that is up on this machine (host.py), to rehearse.
+#: The root of a running simulation on this machine (host.py), to rehearse.
 DRIVER_ROOT = os.environ.get("XPU_GPU_ROOT") or "/"
 _NAME = "xpu-container-runtime"
-#: The least version, and what the product imports of the standard library that a reduced Python may lack.
+#: The least version, and modules of the standard library that the product needs and a reduced Python may
+#: lack.
 _NEEDED = "import ctypes, hashlib, json, sqlite3, sys; sys.exit(sys.version_info < (3, 9))"
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 _BUILD_S, _PATIENCE = 90, 30
-#: Below these a driver may be that is laid out otherwise than on any host that the product knows.
+#: A driver with an unusual layout may be below these.
 _ELSEWHERE = ("/usr/local/nvidia", "/opt/nvidia", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-#: A folder that the product knows and no host has by chance.
+#: A folder that the product knows, and that no host has by chance.
 _KNOWN = "/opt/nvidia/lib64"
 
 
@@ -58,7 +59,7 @@ def arguments() -> argparse.Namespace:
 
 
 def ran(*words: object, timeout: float = _PATIENCE) -> tuple[bool, str]:
-    """Whether a command succeeded, and what it printed."""
+    """Whether a command succeeded, and its output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     command = [str(word) for word in words]
     try:
@@ -76,7 +77,7 @@ def ran(*words: object, timeout: float = _PATIENCE) -> tuple[bool, str]:
 
 
 def which(name: str, *more: Path) -> str:
-    """Where a program is, on PATH and in the folders of root's; empty: nowhere."""
+    """The path of a program, on PATH and in root's folders; empty: it is missing."""
     folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", *map(str, more)]
     return shutil.which(name, path=":".join(folders)) or ""
 
@@ -86,7 +87,7 @@ def which(name: str, *more: Path) -> str:
 
 def product_python() -> str:
     """The interpreter that runs the product; empty: none does."""
-    # Behind a virtual environment's interpreter is the one that it was made with: with -IS both are the same.
+    # A virtual environment's interpreter has a base interpreter: with -IS both are the same.
     behind = [os.path.realpath(path) for path in (shutil.which("python3"), sys.executable) if path]
     candidates = list(dict.fromkeys(["/usr/bin/python3", *behind]))
     found = next((each for each in candidates if ran(each, "-IS", "-c", _NEEDED)[0]), "")
@@ -96,7 +97,7 @@ def product_python() -> str:
 
 
 def measuring_python() -> str:
-    """The interpreter that has torch; where none has, the one on PATH."""
+    """The interpreter with torch; if none has it, the one on PATH."""
     kept = sorted(glob.glob("/opt/*/.venv/bin/python3") + glob.glob("/opt/*/bin/python3"))
     candidates = list(dict.fromkeys([*filter(None, [shutil.which("python3")]), sys.executable, *kept]))
     found = next((each for each in candidates if ran(each, "-c", _HAS_TORCH)[0]), "")
@@ -105,11 +106,11 @@ def measuring_python() -> str:
     return found or candidates[0]
 
 
-# ---- what the machine lacks ----
+# ---- missing tools ----
 
 
 def add_tools(folder: Path, files: Sequence[str]) -> None:
-    """runc and busybox, from the kit where the machine has none."""
+    """Takes runc and busybox from the kit if the machine has none."""
     for each in (TOOLS, kit.LIBRARIES):
         each.mkdir(parents=True, exist_ok=True)
     for path in files:
@@ -125,18 +126,18 @@ def add_tools(folder: Path, files: Sequence[str]) -> None:
 
 
 def add_programs(folder: Path, files: Sequence[str]) -> None:
-    """Programs that are built where there is a compiler, to where that would have put them."""
+    """Puts the packed programs where a compiler would have put them."""
     for path in files:
         if path.startswith("build/"):
             target = kit.REPOSITORY / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Newer than its sources, so that no make would build it again.
+            # They are newer than their sources, so that make does not build them again.
             shutil.copyfile(folder / path, target)
             target.chmod(0o755)
 
 
 def mount_cgroups() -> None:
-    """Where no container could start with what is mounted, by the rule of `xpu doctor`."""
+    """Mounts cgroups if no container could start without, by the rule of `xpu doctor`."""
     found = kernel.of_cgroups(cgroups.mounted(), os.path.isdir("/run/systemd/system"))
     if found.state != finding.PROBLEM:
         card.report("cgroups", found.text)
@@ -146,8 +147,8 @@ def mount_cgroups() -> None:
 
 
 def find_driver() -> None:
-    """Has the product find the driver. It takes none from a folder that others can write, as a lent machine's
-    may be, nor from one that it does not know; it takes what the loader's cache has."""
+    """Makes the product find the driver. It takes no driver from an unknown folder, nor from one that others
+    can write to, as a lent machine's may be. It takes the one in the loader's cache."""
     found = search.search(DRIVER_ROOT)
     if found.folder:
         card.report("the driver", found.folder)
@@ -164,8 +165,8 @@ def find_driver() -> None:
 
 
 def offer(folder: str, why: str, *, writable: bool) -> None:
-    """By the loader's cache, or else by a copy in a folder that the product knows. `writable`: others can put
-    files there, so that no program of the host is led to it."""
+    """Makes the driver known by the loader's cache, or by a copy in a folder that the product knows.
+    `writable`: others can put files there, so no program of the host may be led to it."""
     if not writable:
         _, text = ran(which("ldconfig") or "ldconfig", folder)
         if search.search("/").folder:
@@ -174,7 +175,7 @@ def offer(folder: str, why: str, *, writable: bool) -> None:
         why += f", and after ldconfig {folder} the product finds it not: {text or 'nothing said'}"
     with contextlib.suppress(OSError):
         shutil.copytree(folder, _KNOWN, symlinks=True, dirs_exist_ok=True)
-        os.chmod(_KNOWN, 0o755)  # that of the other one was copied, too
+        os.chmod(_KNOWN, 0o755)  # the copied mode was the other folder's
     card.check(bool(search.search("/").folder), f"{folder} is copied to {_KNOWN}, as {why}")
 
 
@@ -186,7 +187,7 @@ def elsewhere() -> str:
     below = [f"{folder}/{search.NVML}" for tree in trees for folder, _, files in tree if search.NVML in files]
     for path in [*(f"{each}/{search.NVML}" for each in named), *below]:
         with contextlib.suppress(OSError), open(path, "rb") as library:
-            # ELF, of 64 bits.
+            # ELF, 64 bits.
             if library.read(5) == b"\x7fELF\x02":
                 return os.path.dirname(path)
     return ""
@@ -196,7 +197,7 @@ def elsewhere() -> str:
 
 
 def build(folder: Path, python: str, commit: str) -> str:
-    """`make install` from this tree; empty, or why it did not work."""
+    """Runs `make install` in this tree. Returns nothing, or the reason of a failure."""
     missing = [name for name in ("make", "cc", "flock") if not which(name)]
     if missing:
         return f"no {', '.join(missing)}"
@@ -215,17 +216,17 @@ def build(folder: Path, python: str, commit: str) -> str:
 
 
 def unpack(folder: Path, python: str) -> str:
-    """The tree that was packed, with this machine's interpreter; empty, or why it did not work."""
+    """Unpacks the packed tree for this machine's interpreter. Returns nothing, or why it failed."""
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir(parents=True)
     try:
         with tarfile.open(folder / "tree.tar.gz") as archive:
-            # It is ours. Newer versions of Python want to be told so.
+            # The archive is ours. Newer versions of Python must be told so.
             trusted = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
             archive.extractall(ROOT, **trusted)
     except (OSError, tarfile.TarError) as error:
         return f"tree.tar.gz: {error}"
-    # The packed launcher and xpu start this one.
+    # The packed launcher and xpu start this interpreter.
     kit.INTERPRETER.unlink(missing_ok=True)
     kit.INTERPRETER.symlink_to(python)
     done, text = ran(python, "-IS", ROOT / "lib" / _NAME / "precompile.py", timeout=_BUILD_S)
@@ -233,7 +234,7 @@ def unpack(folder: Path, python: str) -> str:
 
 
 def install(folder: Path, manifest: dict[str, Any], python: str, any_kit: bool) -> bool:
-    """The product in ROOT, built here or packed; False: neither worked."""
+    """Installs the product in ROOT, built here or packed. False: neither worked."""
     changed = kit.differences(manifest) if manifest else []
     other = f"{len(changed)} of the kit's sources are others here, such as {', '.join(changed[:3])}"
     failure = build(folder, python, "" if changed else manifest.get("commit", ""))
@@ -253,7 +254,7 @@ def install(folder: Path, manifest: dict[str, Any], python: str, any_kit: bool) 
 
 
 def used_again(identity: str) -> bool:
-    """Whether an earlier run has set this machine up for just this kit and tree."""
+    """Whether an earlier run has set this machine up for the same kit and tree."""
     try:
         known = json.loads(STATE.read_text())["identity"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -262,14 +263,14 @@ def used_again(identity: str) -> bool:
 
 
 def remember(state: dict[str, Any]) -> None:
-    """Whole or not at all: a run may be killed here."""
+    """The file is whole or missing: a run may be killed here."""
     new = STATE.with_suffix(".new")
     new.write_text(json.dumps(state))
     new.rename(STATE)
 
 
 def main() -> None:
-    """Sets up what it can, and says what it could not."""
+    """Sets up what it can, and reports the rest."""
     try:
         set_up(arguments())
     except OSError as error:
@@ -296,7 +297,7 @@ def set_up(options: argparse.Namespace) -> None:
     add_tools(options.kit, [each["path"] for each in manifest.get("files", [])])
     product, measuring = product_python(), measuring_python()
     if product and install(options.kit, manifest, product, options.any_kit):
-        # So that commands outside of a measuring program's own folders find a runc that is on no system path.
+        # Commands without a measuring program's own folder find a runc this way that is on no system path.
         settings = kit.PLACE / "config.yaml"
         driver = f"driver: {{root: {DRIVER_ROOT}}}\n" if DRIVER_ROOT != "/" else ""
         settings.write_text(f"low_level_runtimes: [{which('runc', TOOLS) or 'runc'}]\n{driver}")

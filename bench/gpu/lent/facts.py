@@ -1,7 +1,7 @@
-"""Says what a machine is, a line each, before anything is changed on it: facts.py
+"""Prints a machine's facts, a line each, before anything is changed on it: facts.py
 
-For whoever reads a record later, and for the next kit: what was there, where the driver is, and how a
-program finds it.
+They are for readers of the record, and for the next kit: the machine's state, the place of the driver, and
+the way in which a program finds it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _QUERY = (
     "ecc.mode.current"
 )
 _ENVIRONMENT = ("CUDA", "NVIDIA", "LD_", "TORCH", "PYTORCH", "XLA", "JAX", "TRITON", "PYTHON", "VIRTUAL_ENV")
-#: Which driver the loader takes for a program.
+#: The driver that the loader takes for a program.
 _LOADED = (
     "import ctypes, sys\n"
     "try: ctypes.CDLL('libcuda.so.1')\n"
@@ -51,7 +51,7 @@ _PATIENCE = 15
 
 
 def said(*command: str) -> str:
-    """What a command prints, on one line; or why there is nothing."""
+    """The output of a command on one line, or the reason for none."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -123,7 +123,7 @@ def mounts() -> Iterator[tuple[str, object]]:
 
 
 def driver() -> Iterator[tuple[str, object]]:
-    # A simulated card's (host.py).
+    # The root of a running simulation (host.py).
     root = os.environ.get("XPU_GPU_ROOT", "")
     yield "driver", read(f"{root}/proc/driver/nvidia/version")
     yield "driver's parameters", read(f"{root}/proc/driver/nvidia/params")
@@ -159,7 +159,7 @@ def main() -> None:
         try:
             for name, value in group():
                 card.report(name, value)
-        # One fact that cannot be had must not keep the others back.
+        # A missing fact must not keep the others back.
         except Exception as error:
             card.report(group.__name__, f"no more of it: {type(error).__name__}: {error}")
 

@@ -1,7 +1,7 @@
-"""The kit of a run on a machine that is lent: what `make lease` packs and equip.py unpacks, and its manifest.
+"""The kit of a run on a lent machine, which `make lease` packs and equip.py unpacks, and its manifest.
 
-manifest.json lists each file with its size, SHA-256, version and where it came from, and the sources of what
-was compiled, so that a kit of another tree is found out.
+manifest.json lists each file with its size, SHA-256, version and origin, and the sources of compiled files,
+so that a kit of another tree is recognized.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-#: Where `make lease` leaves it, ignored by git.
+#: The folder of `make lease`, ignored by git.
 KIT = REPOSITORY / "build" / "lease"
 MANIFEST, FORMAT, MOST = "manifest.json", 1, 30_000_000
-#: Where a machine is set up, and compiled into what is packed: runc finds its libraries there, the launcher
-#: its interpreter. LD_LIBRARY_PATH would not do, for runc starts itself again with an empty environment.
+#: The folder where a machine is set up. It is compiled into the packed programs: runc finds its libraries
+#: there, the launcher its interpreter. LD_LIBRARY_PATH would not do, because runc starts itself again with an
+#: empty environment.
 PLACE = Path("/opt/xpu-lease")
 INTERPRETER, LIBRARIES = PLACE / "python3", PLACE / "lib"
-#: What equip.py says of the driver where there is none.
+#: The driver line of equip.py if there is none.
 NO_DRIVER = "none: no NVIDIA driver is on this machine"
-#: What the packed tree and programs are built of.
+#: The sources of the packed tree and programs.
 SOURCES = (
     "Makefile",
     "bench/gpu",
@@ -34,12 +35,12 @@ SOURCES = (
     "packaging/third_party.py",
     "src",
 )
-#: Of bench/gpu only what is compiled: a script may change without a new kit.
+#: Only compiled files of bench/gpu count: a script may change without a new kit.
 _COMPILED = (".c", ".h", "Makefile")
 
 
 class KitError(Exception):
-    """There is no kit, or not a whole one; says which file and what to do."""
+    """There is no whole kit. The message names the file and the remedy."""
 
 
 def sources(repository: Path = REPOSITORY) -> dict[str, str]:
@@ -82,6 +83,6 @@ def read(kit: Path) -> dict[str, Any]:
 
 
 def differences(manifest: dict[str, Any], repository: Path = REPOSITORY) -> list[str]:
-    """Sources that are not those of the kit's tree."""
+    """Sources that differ from those of the kit's tree."""
     packed, here = manifest["sources"], sources(repository)
     return sorted(path for path in {*packed, *here} if packed.get(path) != here.get(path))

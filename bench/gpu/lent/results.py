@@ -1,8 +1,8 @@
-"""What a run leaves and what it prints: log.gz, results.jsonl, summary.md, and lines within a budget.
+"""The results and the output of a run: log.gz, results.jsonl, summary.md, and lines within a budget.
 
-All of it is good after a kill at any second, and small: few files come back from a machine that is lent, and
-little of what is printed is seen. Every line is made plain ASCII, so that a character is a byte. A disk that
-is full costs what would be on it, and nothing else.
+All files are valid after a kill at any second, and small: few files come back from a lent machine, and little
+of the output is seen. Every line is made plain ASCII, so that a character is a byte. On a full disk only the
+files suffer.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ import card
 
 OK, FAILED, SKIPPED, LATE, LEFT_OUT = "ok", "FAILED", "skipped", "late", "left out"
 _MIB = 1 << 20
-#: Characters of a result and of a line that says what was seen.
+#: The most characters of a result, and of a printed line.
 _LONGEST, _SEEN = 500, 160
-#: A measuring program's lines, as card.py prints them; a name has no character that plain() has replaced.
+#: A measuring program's lines, as card.py prints them. A name has no character that plain() replaces.
 _LINE = re.compile(r"(ok|FAILED|skipped): (.*)|([A-Za-z0-9/][^:?]{0,99}): (.+)")
-#: What looks like a value and is none: Python's errors, our libraries' words on stderr, where a file went.
+#: Lines that look like values and are none: Python's errors, our libraries' lines on stderr, a file's place.
 _NO_VALUE = re.compile(r"xpu|written|[\w.]*(Error|Exception|Warning|Expired)|/.*[.]py")
-#: A line of `xpu doctor` that says why it fails.
+#: A line of `xpu doctor` with a problem.
 _PROBLEM = "problem "
-#: More digits of a figure than anybody reads.
+#: More digits of a figure than a reader needs.
 _DIGITS = re.compile(r"(?<![\w.])\d+[.]\d{5,}(?![\w.])")
-#: Of what the steps before the measuring ones say, the values that are printed at the end.
+#: The values of the steps before the measuring ones that are printed at the end.
 FACTS: dict[str, tuple[str, ...]] = {
     "facts": ("kernel", "load average", "card", "driver"),
     "set-up": ("the driver", "cgroups", "built here", "not built here", "the packed tree"),
 }
-#: Of what a step has said, so much is kept for the last lines.
+#: The most failures and values of a step that are kept for the last lines.
 _FAILURES, _VALUES = 40, 200
 
 
 def plain(text: str, most: int = _LONGEST) -> str:
-    """One line of printable ASCII, of at most so many characters."""
+    """One line of printable ASCII, of at most that many characters."""
     line = "".join(each if " " <= each <= "~" else " " if each == "\t" else "?" for each in text.strip())
     return line if len(line) <= most else line[: max(0, most - 3)] + "..."
 
 
 def _opened(path: Path) -> FileIO:
-    """A new file; where there can be none, one that keeps nothing: what is printed is still seen."""
+    """A new file. If it cannot be made, a file that keeps nothing: the output is still printed."""
     try:
         return FileIO(path, "wb")
     except OSError as error:
@@ -60,9 +60,9 @@ def _opened(path: Path) -> FileIO:
 
 @dataclass
 class Outcome:
-    """How a step ended: one of the words above, its seconds, the last line that it printed, how many checks
-    held, how many failures there were and how many of these are a check's, why it was late or has skipped
-    things; of failures and values the first, each once."""
+    """The end of a step: one of the words above, its seconds, its last line, the number of checks that held,
+    of failures and of failed checks, and why it was late or has skipped things. Failures and values are the
+    first ones, each once."""
 
     step: str
     word: str
@@ -80,19 +80,20 @@ class Outcome:
 
     @property
     def bad(self) -> bool:
-        """A step that was late is a failure if a check of it was, or if it had said nothing by then."""
+        """A late step has failed if one of its checks did, or if it had printed nothing by then."""
         nothing = not (self.held or self.values or self.skipped)
         return self.word == FAILED or (self.word == LATE and bool(self.wrong or nothing))
 
     @property
     def nothing(self) -> bool:
-        """Whether it has measured nothing: no check held or failed, and it told what it is tried on alone."""
+        """Whether it has measured nothing: no check held or failed, and only the card or slice was
+        printed."""
         told = any(not value.startswith(("card: ", "slice: ")) for value in self.values)
         return not (self.held or self.judged or told)
 
     @property
     def told(self) -> str:
-        """How many checks held, and what was not tried."""
+        """The number of checks that held, and the skipped parts."""
         late = f"{self.late}; at the end: {self.last}" if self.late else ""
         if not self.measures or self.word == LEFT_OUT:
             return late or self.last
@@ -104,7 +105,7 @@ class Outcome:
         return ", ".join(filter(None, [*(counts or ["measured only"]), late]))
 
     def fail(self, text: str, *, judged: bool = False) -> None:
-        """`judged`: a check has failed, and not only what it needs."""
+        """`judged`: a check has failed, and not only a precondition."""
         self.wrong += 1
         self.judged += judged
         if len(self.failures) < _FAILURES:
@@ -116,11 +117,11 @@ class Outcome:
 
 
 class Log:
-    """Everything that steps print, in one file, a gzip member a step: `zcat log.gz`.
+    """All output of the steps in one file, with a gzip member for each step: `zcat log.gz`.
 
-    Of a member that was cut off, zcat shows all up to the last flush, and then says that the file ends early.
-    A file a step would be too many to bring back, plain text too large, and a tar archive wants a file's
-    length before its bytes. A step that prints too much keeps its begin and its last words.
+    Of a member that was cut off, zcat shows all up to the last flush, and then reports that the file ends
+    early. A file for each step would be too many to bring back, plain text would be too large, and a tar
+    archive needs a file's length before its bytes. A step that prints too much keeps its begin and its end.
     """
 
     MOST, _LAST = 12 * _MIB, 1 << 16
@@ -134,7 +135,7 @@ class Log:
     def begin(self, title: str) -> None:
         self._member = zlib.compressobj(6, zlib.DEFLATED, 31)
         self._begin = self._file.tell()
-        # A third of what is left, so that there is always some for later steps.
+        # At most a third of the rest, so that later steps always have some.
         self._most = max(0, self.MOST - self._begin) // 3
         self._dropped, self._last = 0, b""
         self._put(f"===== {title}\n".encode())
@@ -171,7 +172,7 @@ class Log:
 
 
 class Results:
-    """results.jsonl: a line for each result, to be read when `add` returns, on the disk after `sync`."""
+    """results.jsonl: a line for each result, readable when `add` returns, on the disk after `sync`."""
 
     MOST, A_STEP = 8 * _MIB, 2000
 
@@ -180,7 +181,7 @@ class Results:
         self._most, self._lines, self._synced = 0, 0, 0
 
     def begin(self) -> None:
-        """A step, which may have so many lines, and a third of what is left."""
+        """Begins a step, which may have a limited number of lines, and a third of the rest."""
         self._lines = 0
         self._most = self._file.tell() + max(0, self.MOST - self._file.tell()) // 3
 
@@ -190,7 +191,7 @@ class Results:
             self.put(**values)
 
     def put(self, **values: object) -> None:
-        """However much there is."""
+        """Writes it, whatever the limits."""
         with contextlib.suppress(OSError):
             self._file.write((json.dumps(values) + "\n").encode("ascii"))
 
@@ -202,7 +203,7 @@ class Results:
 
 
 class Reader:
-    """The lines of one step as they come, and what they say."""
+    """Reads the lines of one step as they come."""
 
     def __init__(self, results: Results, outcome: Outcome, measures: bool) -> None:
         self._results, self._outcome, self._measures = results, outcome, measures
@@ -211,11 +212,11 @@ class Reader:
 
     def feed(self, data: bytes, at: float) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
-        # What never ends a line is no line.
+        # An endless line is cut.
         self._rest = self._rest[-(1 << 16) :]
         for line in lines:
             self._line(line[:4096], at)
-        # Once for all of them: the program that measures waits meanwhile if its pipe is full.
+        # One sync for all of them: the measuring program waits meanwhile if its pipe is full.
         self._results.sync()
 
     def end(self, at: float) -> None:
@@ -237,7 +238,7 @@ class Reader:
         if found is None:
             if not self._measures and line.startswith(_PROBLEM):
                 self._outcome.fail(line, judged=True)
-            # Of a program that measures nothing, as much as people read.
+            # A program that measures nothing has only its first lines kept.
             return ("line" if self._count < 100 and not self._measures else ""), {"text": line}
         kind, text, name, value = found.groups()
         if kind == FAILED:
@@ -255,7 +256,7 @@ class Reader:
 
 
 class Screen:
-    """What is printed: at most `most` characters in all, the last of them for what matters most."""
+    """The printed output: at most `most` characters in all. The end is reserved for what matters most."""
 
     def __init__(self, steps: int, most: int = 11_000) -> None:
         self._left = most
@@ -265,7 +266,7 @@ class Screen:
         text = plain(line, self._line)
         if len(text) + 1 <= self._left:
             self._left -= len(text) + 1
-            # Whoever reads may be gone; the files are written all the same.
+            # The reader may be gone. The files are written all the same.
             with contextlib.suppress(OSError, ValueError):
                 print(text, flush=True)
 
@@ -274,7 +275,7 @@ class Screen:
         self.say(f"{outcome.word:8} {outcome.step:14} {outcome.seconds:6.1f} s  {what}")
 
     def finish(self, title: str, outcomes: Sequence[Outcome]) -> None:
-        """Values as far as there is room, then all steps, then what failed."""
+        """Prints values as far as there is room, then all steps, then the failures."""
         self._line = _LONGEST
         room = self._left - len(title) - 2
         failures = _failed(room * 3 // 5, [each for each in outcomes if each.bad])
@@ -286,7 +287,7 @@ class Screen:
 
 
 def _values(outcome: Outcome) -> list[str]:
-    """Of what the machine is, little: it comes back in files."""
+    """Few of the machine's facts: they come back in files."""
     values = list(outcome.values)
     if outcome.step in FACTS:
         values = [value for value in values if value.partition(":")[0] in FACTS[outcome.step]]
@@ -294,7 +295,7 @@ def _values(outcome: Outcome) -> list[str]:
 
 
 def _failed(room: int, outcomes: Sequence[Outcome]) -> list[str]:
-    """Of each step the first failure at least, as long as there is room for those of all steps."""
+    """At least the first failure of each step, if there is room for those of all steps."""
     found = [list(each.failures) or [f"{each.word}: {each.told}"] for each in outcomes]
     lines = [[f"FAILED {outcomes[at].step}: {line}" for line in each] for at, each in enumerate(found)]
     width = _LONGEST
@@ -304,7 +305,7 @@ def _failed(room: int, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _ends(text: str, most: int) -> str:
-    """Its begin and its end, as there it says what to do."""
+    """The begin and the end of a text: the end has the remedy."""
     line = plain(text, 1 << 16)
     return (
         line if len(line) <= most else f"{line[: most // 2]}...{line[len(line) - (most - most // 2 - 3) :]}"
@@ -321,14 +322,14 @@ def _row(outcome: Outcome) -> str:
 
 
 def _our_fault(outcome: Outcome) -> str:
-    """For whoever judges a failure: it may as well be the machine's."""
+    """The fault to consider for a failure, which may as well be the machine's."""
     if outcome.bad and outcome.nothing:
         return "; nothing was measured (set up wrong, or no container starts)"
     return f"; would be our fault: {outcome.fault}" if outcome.bad and outcome.fault else ""
 
 
 def _step_by_step(room: int, groups: Sequence[Sequence[str]]) -> list[str]:
-    """In the order of the groups; where there is no room for all, as many of each as of the others."""
+    """The lines in the order of the groups. Without room for all, each group gets as many lines."""
     kept: list[list[str]] = [[] for _ in groups]
     for place in range(max(map(len, groups), default=0)):
         for group, chosen in zip(groups, kept, strict=True):
@@ -358,7 +359,7 @@ def _within(room: int, lines: Iterator[str] | Sequence[str]) -> list[str]:
 
 
 def write_summary(path: Path, title: str, outcomes: Sequence[Outcome]) -> None:
-    """summary.md as of now, whole at any time."""
+    """Writes summary.md as of now. It is whole at any time."""
     lines = [f"### {title}", "", "| step | outcome | seconds | held | seen |", "|---|---|---|---|---|"]
     for each in outcomes:
         seen = "; ".join(list(each.failures)[:10]) or each.told

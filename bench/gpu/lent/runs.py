@@ -1,7 +1,8 @@
-"""The three runs on a machine with a card that is lent for minutes: which steps, in which order, how long.
+"""The three runs on a machine with a card that is lent for minutes: their steps, order and times.
 
-What is worth most to users comes first, and what may leave a card unusable last: MPS last but one, then the
-boundary to the kernel driver. A step says which answer would be a fault of ours. None changes a setting.
+The steps that users need most come first. Steps that may leave a card unusable come last: MPS, and then the
+boundary to the kernel driver. Each step names the answer that would be a fault of ours. No step changes a
+setting.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import steps
 
 HERE = Path(__file__).resolve().parents[1]
 REPOSITORY = HERE.parents[1]
-#: Seconds of a whole run; whoever lends a machine ends a run after ten minutes.
+#: Seconds of a whole run. A lent machine's owner ends a run after ten minutes.
 WHOLE_S = 540.0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What equip.py made of a machine: where the product is, and the interpreter that measures. `results`:
-    where results go. `small`: in short, and without PyTorch."""
+    """The machine as equip.py set it up: the product's installation, and the interpreter that measures.
+    `results`: the folder of results. `small`: in short, and without PyTorch."""
 
     prefix: str
     python: str
@@ -35,9 +36,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that measures, or with `measures` False one whose output is only kept; with `brief` False one
-    that is left out where the machine is `small`. `grace`: seconds that it has to clean up. The last step of
-    a run has all that is left."""
+    """A step. `measures`: False if its output is only kept. `brief`: False if it is left out on a `small`
+    machine. `grace`: seconds that it has to clean up. The last step of a run has all of its remaining
+    time."""
 
     name: str
     seconds: float
@@ -53,12 +54,12 @@ def _xpu(*words: str) -> Callable[[Machine], list[str]]:
 
 
 def _program(name: str, *small: str) -> Callable[[Machine], list[str]]:
-    """`small`: words for a machine that is."""
+    """`small`: arguments for a small machine."""
     return lambda machine: machine.program(name, *(small if machine.small else ()))
 
 
-#: A log for each case would be too many files to bring back: they go to log.gz, marked as no results. At its
-#: time the shell, too, is told to end, and goes on.
+#: A log for each case would be too many files to bring back. So the logs go to log.gz, marked as no results.
+#: The shell ignores the SIGTERM of the timeout, and goes on.
 _KEPT = """
 trap : TERM
 rm -rf "$1" && mkdir -p "$1" && cd "$1" && shift
@@ -83,14 +84,14 @@ def _cases(place: str, *only: str) -> Callable[[Machine], list[str]]:
 
 
 def _share(machine: Machine) -> list[str]:
-    """The harness of bench/share on the real card, with spin kernels: what goes wrong first."""
+    """The harness of bench/share on the real card, with spin kernels: the commonest faults first."""
     words = ["--only", "at 30 %", "--seconds", "1"] if machine.small else ["--within", "150"]
     return [*_harness(machine), "--quick", *words, "--out", str(machine.results / "share")]
 
 
 def _mixes(machine: Machine) -> list[str]:
-    """As many as there is time for. Each is told as it ends; a second folder would be too many files."""
-    # Of the whole set each load alone would take all of that time.
+    """As many as there is time for. Each is reported as it ends. A second folder would be too many files."""
+    # With the whole set the loads alone would take all of that time.
     words = ["--set", "beside", "--only", "30/70", "--seconds", "2", "--within", "110"]
     return [*_harness(machine), *words]
 

@@ -1,9 +1,9 @@
 """Steps of a run on a machine that is lent for minutes: step(name, seconds, command, fault).
 
-A step runs in a session of its own. At its time, or when it has ended, all that descends from it is killed,
-daemons in other sessions too: what one step leaves must hold neither the card's memory nor a pipe of the
-next. Its whole output is in log.gz while it runs, a line says at once how it ended, and the next step goes on
-whatever came.
+A step runs in a session of its own. At its timeout, and when it has ended, all of its descendants are killed,
+including daemons in other sessions: a step's leftovers must hold neither the card's memory nor a pipe of the
+next. Its whole output is in log.gz while it runs. A line says at once how it ended, and the next step runs
+after any outcome.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ import results
 from results import Outcome
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
-#: Seconds that a step has after SIGTERM, and killed processes to be gone: a driver frees what they had.
+#: Seconds that a step has after SIGTERM, and that killed processes have to be gone: a driver frees their
+#: memory.
 GRACE_S, GONE_S = 4.0, 8.0
-#: Seconds that are kept of a run's time for its last lines.
+#: Seconds of a run's time that are reserved for its last lines.
 _END_S = 2.0
-#: In the environment of all that a run starts: the run's pid, its start time and its PID namespace.
+#: A variable of all programs that a run starts: the run's pid, its start time and its PID namespace.
 MARK = "XPU_LEASE_RUN"
 _SKIPPED = 77
 
 
 class Steps:
-    """A run: what its steps leave is in the folder `out`, and all of them together have `seconds`."""
+    """A run. The steps' results are in the folder `out`, and all steps together have `seconds`."""
 
     def __init__(self, title: str, out: Path, seconds: float, steps: int) -> None:
         self.title, self.out = title, out
@@ -55,7 +56,7 @@ class Steps:
         self._screen.say(line)
 
     def left(self) -> float:
-        """Seconds for steps."""
+        """The remaining seconds for steps."""
         return self._end - _END_S - time.monotonic()
 
     def step(
@@ -70,10 +71,11 @@ class Steps:
         grace: float = GRACE_S,
         environ: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """Runs a command for at most so many seconds, or what is left of the run's if that is half of it.
+        """Runs a command for at most `seconds`, or for the run's rest if that is at least half as long.
 
-        `fault`: which answer would be a fault of ours. `measures`: its lines are results (card.py). `last`:
-        none comes after it, and it has all that is left. `grace`: seconds that it has after SIGTERM.
+        `fault`: the answer that would be a fault of ours. `measures`: its lines are results (card.py).
+        `last`: no step comes after it, and it has all of the remaining time. `grace`: seconds that it has
+        after SIGTERM.
         """
         outcome = Outcome(name, results.LEFT_OUT, fault=fault, measures=measures)
         self.outcomes.append(outcome)
@@ -93,7 +95,8 @@ class Steps:
         return outcome
 
     def finish(self) -> int:
-        """The last lines. 1 if anything failed, 77 if nothing was measured, else 0; 143 after a signal."""
+        """Prints the last lines. Returns 1 if anything failed, 77 if nothing was measured, 143 after a
+        signal, otherwise 0."""
         untried = [each for each in self.outcomes if each.word in (results.SKIPPED, results.LEFT_OUT)]
         title = f"{self.title}: {self._at():.0f} s{self._stopped and ', ' + self._stopped}; in {self.out}"
         if untried:
@@ -151,7 +154,7 @@ class Steps:
     def _follow(
         self, child: subprocess.Popen[bytes], until: float, grace: float, reader: results.Reader
     ) -> bool:
-        """Until it has ended, or would not; whether it was told to, at its time or with the run."""
+        """Waits until it has ended or its grace is over. True if it got SIGTERM."""
         assert child.stdout is not None
         os.set_blocking(child.stdout.fileno(), False)
         told, flush_at = False, 0.0
@@ -174,7 +177,7 @@ class Steps:
         return told
 
     def _read(self, child: subprocess.Popen[bytes], reader: results.Reader) -> bool:
-        """False: there is nothing more to come."""
+        """False: no more output will come."""
         assert child.stdout is not None
         try:
             data = os.read(child.stdout.fileno(), 1 << 16)
@@ -185,7 +188,7 @@ class Steps:
         return bool(data)
 
     def _drain(self, child: subprocess.Popen[bytes], reader: results.Reader) -> None:
-        """What is still in the pipe, which nobody holds any more, or somebody who cannot be killed."""
+        """Reads the rest of the pipe. At most a process that cannot be killed still holds its other end."""
         assert child.stdout is not None
         until = time.monotonic() + 1
         with selectors.DefaultSelector() as selector:
@@ -203,8 +206,8 @@ def _word(status: int | None, wrong: int) -> str:
 
 
 def take_folder(out: Path) -> int:
-    """The folder of a run's results, empty, and locked as long as this process lives: two runs on one card
-    would measure each other. What an earlier run has left is beside it in NAME.before. OSError."""
+    """Empties the folder of a run's results, and locks it until this process ends: two runs on one card would
+    measure each other. Earlier results move to NAME.before beside it. OSError."""
     out.mkdir(parents=True, exist_ok=True)
     lock = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -233,9 +236,9 @@ def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
 
 
 def end_descendants(child: subprocess.Popen[bytes] | None = None) -> list[str]:
-    """Kills all that descends from this process, wherever it is; those that do not go (PID NAME STATE).
+    """Kills all descendants of this process. Returns those that do not end (PID NAME STATE).
 
-    What a daemon forks is left to us when its parent ends, as we are the subreaper.
+    A daemon's children become ours when it ends, because this process is the subreaper.
     """
     until = time.monotonic() + GONE_S
     while True:
@@ -252,8 +255,8 @@ def end_descendants(child: subprocess.Popen[bytes] | None = None) -> list[str]:
 
 
 def _reap(but: int) -> None:
-    """Takes leave of those that ended and were left to us, as an init does: who waits until a process is gone
-    would wait for ever. Not of `but`, the step itself, whose status its Popen is to have."""
+    """Reaps ended processes that became ours, as an init does: a program that waits for one's end would
+    otherwise wait for ever. Leaves `but`, the step itself, to its Popen."""
     with contextlib.suppress(ChildProcessError):
         while True:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -263,10 +266,10 @@ def _reap(but: int) -> None:
 
 
 def _descendants() -> dict[int, tuple[str, str]]:
-    """Name and state of each process below this one that is no zombie (proc_pid_stat(5)).
+    """The name and state of each process below this one that is no zombie (proc_pid_stat(5)).
 
-    One whose first thread has ended is shown as one; while others of its threads run, it may have the card's
-    memory.
+    A process whose first thread has ended looks like a zombie. While other threads run, it may have the
+    card's memory.
     """
     parents, said = {}, {}
     for entry in os.listdir("/proc"):
@@ -284,9 +287,9 @@ def _descendants() -> dict[int, tuple[str, str]]:
 
 
 def end_earlier_runs() -> int:
-    """Kills what runs have left that were killed themselves, and so could not; how many processes.
+    """Kills the processes of runs that were killed themselves. Returns their number.
 
-    Not those of a run that lives, nor of one in another PID namespace, of which nothing is known.
+    Leaves those of living runs, and those of runs in other PID namespaces, of which nothing is known.
     """
     found = 0
     for entry in filter(str.isdecimal, os.listdir("/proc")):
@@ -301,7 +304,7 @@ def end_earlier_runs() -> int:
 
 
 def _started(pid: int) -> str:
-    """In clock ticks since boot; empty: there is no such process."""
+    """The start time in clock ticks since boot; empty: there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except OSError:

@@ -1,5 +1,4 @@
-"""The interposer: programs may make CUDA's calls in threads with small stacks, even a process's first
-calls."""
+"""The interposer: threads with small stacks may make CUDA's calls, even a process's first ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The CUDA interposer twice in one process (dlmopen): memory of one instance is not charged to the other
-too."""
+"""The CUDA interposer twice in one process (dlmopen): one instance's memory is not charged to the other."""
 
 from __future__ import annotations
 
@@ -76,8 +75,7 @@ def test_an_instance_is_refused_what_the_other_has_taken(
 def test_an_instance_trusts_the_driver_where_the_other_has_a_context(
     sandbox: Make, step: Callable[[Sandbox, str], int], tmp_path: Path
 ) -> None:
-    """The driver lists this process before the instance has a context there. The pid is not another
-    process's."""
+    """The driver lists this process before the instance has a context. The pid is not another process's."""
     one = sandbox(
         4 * GIB, topology={"driver": "R580", "gpus": [{"model": "T4", "count": 2, "context_mib": 300}]}
     )

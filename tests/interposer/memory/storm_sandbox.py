@@ -274,7 +274,7 @@ class Storm:
         assert watch.most <= asked + threads * UNDONE, seen
 
     def _account_is_exact(self, running: list[Any]) -> None:
-        """All processes have freed their memory. Once each has looked, the account equals the driver's
+        """All processes have freed their memory. After a look of each the account equals the driver's
         report."""
         said = f"seed {self.seed}"
         looks = [self.look(one) for one in running]

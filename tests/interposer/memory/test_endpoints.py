@@ -1,5 +1,4 @@
-"""The CUDA interposer: logical endpoints (CUDA 13.3). Memory that is bound to one is charged, also without
-its handle."""
+"""The CUDA interposer: logical endpoints (CUDA 13.3). Bound memory is charged, even without its handle."""
 
 from __future__ import annotations
 

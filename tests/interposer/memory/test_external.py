@@ -1,5 +1,4 @@
-"""The CUDA interposer: imported memory of other APIs. It is charged by its size while it has a handle or a
-mapping."""
+"""The CUDA interposer: imported memory of other APIs is charged while it has a handle or a mapping."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The CUDA interposer: memory that graphs allocate. The account holds the memory that the driver has reserved
-for them."""
+"""The CUDA interposer: memory that graphs allocate. The account holds what the driver reserves for it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The CUDA interposer: locations of memory. Memory on parts of a device (CUDA 13.4) is that device's
-memory."""
+"""The CUDA interposer: locations of memory. Memory on a part of a device (CUDA 13.4) is the device's."""
 
 from __future__ import annotations
 

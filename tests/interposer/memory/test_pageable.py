@@ -1,5 +1,4 @@
-"""The CUDA interposer: memory of malloc on a card that can use it (HMM, ATS). Hints do not move it to the
-card."""
+"""The CUDA interposer: memory of malloc on a card that can use it (HMM, ATS). Hints do not move it there."""
 
 from __future__ import annotations
 

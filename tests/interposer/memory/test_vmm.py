@@ -1,5 +1,4 @@
-"""The CUDA interposer: mappable memory (cuMemCreate). It is charged once, while it has a handle or is
-mapped."""
+"""The CUDA interposer: mappable memory (cuMemCreate) is charged once, while it has a handle or a mapping."""
 
 from __future__ import annotations
 

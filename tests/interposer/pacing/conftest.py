@@ -14,8 +14,7 @@ from .paced import Make, Paced, compile_paced
 
 @pytest.fixture(scope="session")
 def paced_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Path]:
-    """`paced_program(library, sanitizers)` is the program. All drivers' libraries export the same
-    functions."""
+    """`paced_program(library, sanitizers)` is the program. All drivers' libraries have the same exports."""
     folder = tmp_path_factory.mktemp("paced")
 
     def compiled(library: Path, fenced: str) -> Path:

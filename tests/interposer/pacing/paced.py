@@ -40,8 +40,8 @@ class Paced:
         return done.stdout
 
     def share(self, us: float, *words: str, said: str = "") -> float:
-        """The program's share of the device's time in percent. It prints `COUNT MICROSECONDS`; each launch
-        took `us`."""
+        """The program's percentage of the device's time. It prints `COUNT MICROSECONDS`; a launch takes
+        `us`."""
         count, passed = (int(word) for word in self.run(*words, said=said).split())
         return count * us / passed * 100
 

@@ -91,7 +91,7 @@ def test_an_agent_holds_launches_back_and_lets_them_go_and_is_not_missed_for_lon
 
 
 def test_the_agent_sees_a_container_that_others_slow_down_though_no_budget_holds_it_back(paced: Make) -> None:
-    """A container that was lent the whole device must give it back, and its owner's launches wait for no
+    """A container that was lent the whole device must give it back. Its owner's launches wait for no
     budget."""
     one = paced(50)
 

@@ -1,5 +1,4 @@
-"""The charge of a launch under a cap: its real time, however that changes and however a program waits for
-it."""
+"""The charge of a launch under a cap: its real time, however it changes and is waited for."""
 
 from __future__ import annotations
 

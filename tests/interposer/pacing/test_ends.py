@@ -38,8 +38,7 @@ def test_a_kernel_may_wait_until_others_are_launched_behind_it(paced: Make) -> N
 
 
 def test_a_signal_may_end_the_program_during_a_launch(paced: Make) -> None:
-    """A measurement at the program's end must not wait for a driver's lock that the interrupted launch
-    has."""
+    """A measurement at the program's end must not wait for the interrupted launch's lock of the driver."""
     one = paced(95)
     for after_us in range(5000, 25000, 1000):
         one.run("interrupted", str(after_us), timeout=10)
