@@ -36,8 +36,8 @@ class XpuError(Exception):
 
 
 def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
-    """`did you mean …?` for the one of `words` that is like `word`, or begins or ends with it, else
-    `otherwise`."""
+    """`did you mean …?` for a word of `words` that is like `word`, or begins or ends with it; `otherwise` if
+    there is none."""
     import difflib  # only ever on the way to an error
     from os.path import commonprefix
 

@@ -143,7 +143,7 @@ def _as_proposed(request: Request, nearest: dict[str, str]) -> Request:
 
 def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant, name: str) -> Grant:
     """Books a grant for the container described by `wanted`, which its engine calls `name` ("": not known),
-    and whose request is `resolved`; Refused says why there is none."""
+    and whose request is `resolved`. Refused has the reason if there is none."""
     refusals: list[Refusal] = []
     # Before the ledger is locked: the backends look at files, and other starts wait for the lock.
     choice = candidates.of(inventory, request, config)
@@ -200,7 +200,7 @@ def impose(
     out to have none; None if the plan is settled already. XpuError if a limit cannot be set; then none stays
     set.
     """
-    # Not one that is not the container's own: a limit there would hold for the engine too.
+    # Only the container's own cgroup counts: a limit on another one would hold for the engine too.
     cgroup = cgroups.v2_folder(pid, not_of=caller.pid)
     if not cgroup and choose_again is not None and enforce.needs_cgroup(granted):
         granted = _without_cgroup(inventory, granted, *choose_again)

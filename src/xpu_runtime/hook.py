@@ -83,7 +83,7 @@ def stop(state: State, number: int | None, log: Log) -> None:
     If the ledger stays locked too long, or cannot be read or written, the container ends all the same, and
     the next start reaps its slices.
     """
-    if os.path.isdir(paths.in_run_dir(paths.BUILDS)):  # else no step of a build had anything in this boot
+    if os.path.isdir(paths.in_run_dir(paths.BUILDS)):  # otherwise no build step got anything
         from xpu_runtime.delivery import made
 
         made.take_away(state.id)
@@ -121,7 +121,7 @@ def _give_back(state: State, number: int | None) -> None:
             ledger.release(grants)
     if not released:
         _release_with_limits(grants)
-    elif os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):  # else no backend keeps anything for a device
+    elif os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):  # otherwise nothing is kept for devices
         from xpu_runtime.limits import per_device
 
         per_device.end_unused(grants)
@@ -145,7 +145,7 @@ def _is_of(grant: Grant, state: State, number: int | None) -> bool:
 
 
 def _remove_folders(grants: list[Grant]) -> None:
-    if os.path.isdir(paths.in_run_dir(paths.GRANT_FOLDERS)):  # else no grant of this boot had one
+    if os.path.isdir(paths.in_run_dir(paths.GRANT_FOLDERS)):  # otherwise no grant of this boot had one
         from xpu_runtime.limits import folders
 
         for grant in grants:

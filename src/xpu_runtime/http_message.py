@@ -60,7 +60,7 @@ def parse_head(head: str, longest_body: int, advice: str) -> tuple[Request, int]
 
 
 def _length(method: str, fields: Mapping[str, list[str]], longest_body: int, advice: str) -> int | Answer:
-    """That of the body that follows."""
+    """The length of the body that follows."""
     lengths = fields.get("content-length", [])
     if not lengths and method != "POST" and "transfer-encoding" not in fields:
         return 0

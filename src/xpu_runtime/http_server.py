@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 #: Seconds that a client has for taking the answer, for TLS' handshake, and for ending the connection.
 _ANSWER_S, _HANDSHAKE_S, _END_S = 10.0, 5.0, 2.0
-#: Bytes of a request's head, of one piece that is read, and that are read of who goes on after the answer.
+#: Bytes of a request's head, of one piece that is read, and of a client's further data after the answer.
 _LONGEST_HEAD, _PIECE, _MOST_AFTER = 8192, 1 << 16, 1 << 16
 #: Beyond a backlog of some, a connection takes a second.
 _BACKLOG = 128
 _HEAD_END = b"\r\n\r\n"
 
 
-#: Takes the answer to one request, at once or later, in whichever thread.
+#: Takes the answer to one request, at once or later, in any thread.
 Reply = Callable[[Answer], None]
 
 
@@ -230,7 +230,8 @@ class Server:
         self._shake(client)
 
     def _has_place(self, listener: Listener, *, secure: bool) -> bool:
-        """Whether there is one, for a handshake (`secure`) or for what comes after it; if need be, now."""
+        """Whether there is a place, for a handshake (`secure`) or for a connection after it; makes one if
+        possible."""
         taken = [each for each in self._clients if each.listener is listener and bool(each.secure) is secure]
         if len(taken) >= (listener.handshakes if secure else listener.connections):
             waiting = [each for each in taken if each.until is not None]
@@ -314,7 +315,7 @@ class Server:
     def _reply(self, client: _Client, answer: Answer) -> None:
         self._answer(client, answer)
         # Here, and not only in the server's thread, which may have to wait for others' Python.
-        with contextlib.suppress(OSError, ValueError):  # the rest and what is wrong with it are the server's
+        with contextlib.suppress(OSError, ValueError):  # the server sends the rest, and handles its errors
             client.answer = client.answer[client.connection.send(client.answer) :]
         self._answered.append(client)
         self._wake()

@@ -70,7 +70,7 @@ try:
     import _json
 
     class _Context:
-        """What json.decoder.JSONDecoder passes to the C scanner."""
+        """The values that json.decoder.JSONDecoder passes to the C scanner."""
 
         strict = True
         object_hook = None
@@ -89,7 +89,7 @@ try:
         encoder: Any = _json.make_encoder
         return "".join(encoder(None, _refuse, encode_text, None, ":", ",", False, False, False)(value, 0))
 
-    # It is private, and a version of Python may change how it is called, or what it answers.
+    # _json is private, and another version of Python may change its calls or its answers.
     if _scan_once('["\\u00e9"]', 0) != (["é"], 10) or _encode({"a": [1, "é"]}, True) != '{"a":[1,"\\u00e9"]}':
         raise TypeError("_json is not the one that we know")
 except (ImportError, AttributeError, TypeError, ValueError):

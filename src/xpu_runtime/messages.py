@@ -2,7 +2,7 @@
 
 docker and containerd read the last error of a failed runtime from the log file that they pass with `--log`; a
 person at a terminal reads stderr. That log is deleted with the container, and is not read if the container
-starts. So messages for the node's administrator also go to the system's log. Knows only texts.
+starts. So messages for the node's administrator also go to the system's log. This module knows only texts.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def line_of(error: BaseException) -> str:
             f"a part of xpu-container-runtime cannot be started ({error}): if it is being installed now, "
             "start the container again; otherwise install xpu-container-runtime again"
         )
-    # The innermost frame alone would be that of a system call, whoever made it.
+    # Several frames: the innermost one alone would only show the system call, and not its caller.
     trace, frames = error.__traceback__, []
     while trace is not None:
         frames.append(f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}")

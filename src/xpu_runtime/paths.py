@@ -81,8 +81,8 @@ def caller_library_path() -> tuple[str, ...]:
     return _caller_library_path
 
 
-#: Set by the agent for what it runs for a member of the group: "COLUMNS" or "COLUMNS coloured", as
-#: the terminal is that shows it.
+#: The agent sets it for programs that it runs for a member of the group: "COLUMNS" or "COLUMNS coloured", by
+#: the member's terminal.
 TERMINAL_VARIABLE = "XPU_TERMINAL"
 
 #: The hook that the shim writes into specs: <prefix>/bin beside <prefix>/lib/xpu-container-runtime.

@@ -6,6 +6,6 @@ VERSION = "0.1.0"
 #: used in place or was installed by pip.
 COMMIT = ""
 
-#: Another one for each change to any file of this package; `make install` writes it here. What one build has
-#: compiled or cached, no other uses. Empty where it is used in place.
+#: It changes with any file of this package; `make install` writes it here. No other build uses the files that
+#: one build has compiled or cached. Empty if the package is used in place.
 BUILD = ""

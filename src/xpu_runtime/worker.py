@@ -64,7 +64,8 @@ class _Call:
     """A worker's present call, in memory shared with the parent of the workers: a worker that was killed
     cannot tell any more which start it was doing."""
 
-    #: When it began, in seconds of the monotonic clock (0.0: it is at none); and of what follows, the bytes.
+    #: The time of its beginning in seconds of the monotonic clock (0.0: there is no call); and the length of
+    #: the text that follows, in bytes.
     _HEAD = struct.Struct("dI")
 
     def __init__(self) -> None:
@@ -306,7 +307,8 @@ def _send(connection: socket.socket, message: bytes) -> None:
 
 
 def _asked(connection: socket.socket, here: Installation) -> tuple[str, list[str], Caller] | None:
-    """The call, whose caller has said go; None where it is not ours to do. OSError: the caller is gone."""
+    """The call, after its caller has confirmed it; None if another process must do it. OSError: the caller is
+    gone."""
     connection.settimeout(_CALLER_S)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     words = [os.fsdecode(word) for word in connection.recv(_MOST_BYTES).split(b"\0")[:-1]]
@@ -318,8 +320,9 @@ def _asked(connection: socket.socket, here: Installation) -> tuple[str, list[str
     caller = _caller(words, pid, started, here)
     connection.settimeout(_GO_S)
     message, ancillary, _, _ = connection.recvmsg(len(_GO), socket.CMSG_SPACE(_UCRED_SIZE))
-    # Of the process that says so, not of the one that connected: it may have ended, and its id be another's.
-    # It was there before it was looked at, and is afterwards, so that no other was.
+    # The credentials are of the process that confirms, not of the one that connected: that may have ended,
+    # and its id be another's. The process was there before the check and is there after it, so it is the same
+    # one.
     speakers = [_ucred(data)[0] for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
     is_it = message == _GO and speakers == [pid] and proc.start_time(pid) == started
     return (words[1], words[6:], caller) if is_it and caller is not None else None

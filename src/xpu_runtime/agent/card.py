@@ -65,7 +65,7 @@ class Watched:
         self.debt = crosscheck.Debt()
         #: Whether the driver's samples tell it apart from others.
         self.sampled = True
-        #: Not read before this time.
+        #: The next look is not before this time.
         self.look_at = 0
         #: Whether its share is ever another than its cap.
         self.governed = self.demand.governed

@@ -23,14 +23,15 @@ from xpu_runtime.limits.compute import WHOLE
 from xpu_runtime.observe.samples import Samples, Utilization
 
 _S = 1_000_000_000
-#: Seconds between two questions to the driver: on average, and after an answer without any work. Not at equal
-#: distances: a load of the same period would always be met at work, where only the last sample is told.
+#: Nanoseconds between two questions to the driver: on average, and after an answer without any work. The
+#: distances vary: a load of the same period would otherwise always be found at work, where only the last
+#: sample is reported.
 _ASK_NS, _ASK_IDLE_NS = _S, 3 * _S
 #: Seconds for which a process's container is remembered: process ids are used again.
 _OWNERS_NS = 10 * _S
 #: Without a slice the driver is kept open so long: one container often follows another.
 _LET_GO_NS = 10 * _S
-#: Of the ledger's lock: rounds wait meanwhile.
+#: Seconds to wait for the ledger's lock; the agent's rounds wait for this.
 _LEDGER_S = 0.2
 #: Seconds that a sample counts for at most: the driver may have been slow.
 _LONGEST_S = 5.0

@@ -22,8 +22,8 @@ _ROUNDED = 0.005
 #: the first is measured (docs/concepts/compute.md), and where a driver tells of its last sample alone, 0.3 s
 #: of each second can look like 0.6 for a while.
 TOLERANCE_S = 5.0
-#: Owing more, a held slice is stopped; else it has its cap, and pays by itself what it paces itself by. A
-#: share in between would make it pay twice: its own debt is counted by its share.
+#: A held slice that owes more is stopped. One that owes less has its cap, and its own pacing pays: a share in
+#: between would make it pay twice, because its share counts its own debt.
 _STOPPED_S = 0.5
 #: More is not remembered: a container that has mended its ways must not wait for hours.
 _MOST_S = 60.0

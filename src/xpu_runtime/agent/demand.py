@@ -1,11 +1,11 @@
 """A slice's demand for its device's time, by its container's page from round to round.
 
-The container writes that page: it can claim to want its share for ever, or never. Neither gives it more than
-an honest claim does: its cap, and a part of unused shares beside others (policy.py). Implausible numbers are
-bounded here. This module reads no page and decides nothing.
+The container writes that page: it can claim to want its share for ever, or never. Neither claim gives it more
+than an honest one does: its cap, and a part of unused shares beside others (policy.py). Implausible numbers
+are bounded here. This module reads no page and decides nothing.
 
 Looks take most of the agent's time, dozens a second at each slice, and hardly one of them matters: `see`
-takes a look's values and tells whether they matter; only then is the demand computed anew.
+takes a look's values and returns whether they matter; only then is the demand computed anew.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from xpu_runtime.agent.policy import FIXED, LOW, NORMAL, Wish
 from xpu_runtime.limits.compute import WHOLE
 
 MS = 1_000_000
-#: A slice wants its share for so long after the last sign of it; then it is lent. A launch that waits shows
-#: each 2 ms, and what is under way takes up to 20 ms. A shorter pause is not worth lending: by the time that
-#: a neighbour could use it, it has to give it back.
+#: A slice wants its share for this long after the last sign of it; then the share is lent. A waiting launch
+#: shows every 2 ms, and work under way takes up to 20 ms. A shorter pause is not worth lending: a neighbour
+#: would have to give the share back before it could use it.
 HOLD_NS = 35 * MS
 #: After a longer pause than this a slice's use is unknown. Before, it counts as going on: one that answers a
 #: request now and then does not take back its whole cap for each.
@@ -108,7 +108,7 @@ class Demand:
             if idle:
                 return True
         elif used < self._used:
-            # Corrected: a launch was predicted to take longer than it did. That is no sign of another one.
+            # A correction: a launch took less time than predicted. It is no sign of another launch.
             self._used = used
         return self.wish.need > 0 and (now >= self._window_from + _WINDOW_NS or now >= self._until())
 

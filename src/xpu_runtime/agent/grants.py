@@ -78,7 +78,7 @@ class OpenGrants:
             stamp = 0
         if stamp == self._stamp:
             return False
-        # Not remembered while it is new: more may have come in the same tick of the clock.
+        # A new stamp is not remembered: more changes may have come in the same tick of the clock.
         self._stamp = stamp if time.time_ns() - stamp > _TICK_NS else -1
         there = set(folders.left())
         changed = False
@@ -103,7 +103,7 @@ class OpenGrants:
             each.end()
 
     def _tell_cut(self) -> None:
-        """Says, once each, whose quota page root on the host has cut since it was opened."""
+        """Logs, once for each container, that root on the host has cut its quota page after it was opened."""
         self._cut &= self.by_folder.keys()
         for folder, grant in self.by_folder.items():
             if grant.is_cut and folder not in self._cut:
@@ -121,8 +121,8 @@ class OpenGrants:
 
     def _not_opened(self, folder: str, error: OSError | ValueError) -> None:
         if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR):
-            # Its limits are held by something else; or a start has not made its pages yet, which does not
-            # change the folder of all.
+            # Another backend holds its limits; or a start has not made its pages yet, which does not change
+            # the folder of all grants.
             if not folders.is_complete(folder):
                 self._stamp = -1
             return

@@ -17,7 +17,7 @@ from xpu_runtime.ledger.store import Ledger
 
 #: Seconds that a try may wait for the ledger: the rounds wait with it.
 _LEDGER_S = 0.0
-#: That wait for it; the oldest beyond that are lost.
+#: The most events that wait for the ledger; older ones are lost.
 _MOST = 64
 
 

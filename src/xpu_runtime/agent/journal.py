@@ -45,7 +45,7 @@ FIELDS: tuple[tuple[str, str, Callable[[Event], str]], ...] = (
     ("XPU_CONTAINER_NAME", "What the engine called it then.", lambda of: of.name or ""),
     ("XPU_REASON", "Why, in words.", lambda of: of.text),
 )
-#: Of each device, one after the other.
+#: The fields of each device, one device after the other.
 FIELDS_OF_DEVICE: tuple[tuple[str, str, Callable[[events.Part], str | int | None]], ...] = (
     ("XPU_DEVICE", "The UUID of a device.", lambda of: of.uuid),
     (
@@ -125,7 +125,7 @@ class Journal:
         finally:
             if (self._last, self._time) != before:
                 _write(self._last, self._time)
-        # Not remembered while it is new: more may come in the same tick of the clock.
+        # A new stamp is not remembered: more events may come in the same tick of the clock.
         if len(new) < _MOST and time.time_ns() - there.st_mtime_ns > _TICK_NS:
             self._seen = now
 

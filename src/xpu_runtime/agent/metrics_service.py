@@ -72,7 +72,7 @@ def _serve(
         server.step(0)
 
 
-#: What a listener calls.
+#: The function that a listener calls.
 _Answers = Callable[[Request, Reply], None]
 
 
@@ -80,7 +80,7 @@ def _answers(
     collector: Collector, history: History, unread: Callable[[str], bytes], log: Callable[[str], None]
 ) -> _Answers:
     def missing(why: str) -> bytes:
-        """Not an error, with which Prometheus would take the agent for gone."""
+        """An answer with the reason, and no HTTP error: Prometheus would take that for a dead agent."""
         return f"# {why}\n".encode() + unread(why)
 
     made = {

@@ -1,7 +1,7 @@
 """The page for people: one file, page.html, and its HTTP headers.
 
-The Content-Security-Policy allows the page's own script and style, by their hashes, and requests to its own
-server; nothing else. So a container's text that got into the page as markup would still do nothing.
+The Content-Security-Policy allows only the page's own script and style, by their hashes, and requests to its
+own server. So a container's text that got into the page as markup would still do nothing.
 """
 
 from __future__ import annotations

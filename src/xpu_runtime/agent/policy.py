@@ -120,7 +120,7 @@ def _spread(wishes: list[Wish], have: list[int], left: int) -> None:
 
 def _told(wish: Wish, share: int, left: int) -> int:
     if wish.priority == LOW:
-        # Not its cap: its first launches must not take from those above it.
+        # It gets less than its cap, because its first launches must not take from the slices above it.
         return max(share, min(wish.cap, share + left), min(wish.cap, FLOOR))
     if wish.sched == FIXED:
         return wish.cap

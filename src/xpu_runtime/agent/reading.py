@@ -30,8 +30,8 @@ from xpu_runtime.value import Value
 
 GROUP = "xpu"
 SOCKET = "read.sock"
-#: Answers at a time: for one user; for users who have one already; and in all, so that a few who ask for what
-#: takes long do not shut out the others. How many of a user's may wait for that.
+#: Answers at a time: for one user; for users who have one already; and in all, so that a few slow questions
+#: do not shut out the other users. The last is how many of a user's may wait.
 _MOST_OF_ONE, _MOST_MORE, _MOST, _MOST_WAITING = 2, 8, 24, 32
 #: Clients that wait to be seen, which takes a moment.
 _QUEUE = 128

@@ -1,8 +1,8 @@
 """The agent's start workers: their socket, and their parent process (worker.py).
 
-They are a program of their own, with only a start's imports. When the agent ends, for whatever reason, its
-end of a pipe closes: workers finish their present call, and end. Only they hold the socket: once none of them
-is left, connecting fails, and a start is done without them at once instead of waiting in vain.
+They are a program of their own, with only a start's imports. When the agent ends, for any reason, its end of
+a pipe closes: workers finish their present call, and end. Only they hold the socket: once none of them is
+left, connecting fails, and a start is done without them at once instead of waiting in vain.
 """
 
 from __future__ import annotations

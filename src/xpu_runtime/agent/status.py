@@ -52,7 +52,7 @@ def listen(name: str, kind: int, queue: int) -> socket.socket:
 
 
 def inode(name: str) -> int:
-    """Of the socket of that name in the run folder; 0 where there is none."""
+    """The inode of the socket of that name in the run folder; 0 if there is none."""
     try:
         return os.stat(paths.in_run_dir(name), follow_symlinks=False).st_ino
     except OSError:

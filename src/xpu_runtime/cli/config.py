@@ -72,7 +72,7 @@ class SettingJson(TypedDict):
     #: As the file would have it.
     value: Any
     source: Literal["file", "default"]
-    #: Of the file; null: the default applies.
+    #: The line in the file; null: the default applies.
     line: int | None
 
 

@@ -56,7 +56,7 @@ _HEADS = {
     "UUID": "UUID",
 }
 _LEFT_OUT = ("UUID", "LIMITS BY", "SLICES", "UUID", "UTIL", "CORES", "USED", "NAME")
-#: Of a UUID, in a narrow window: the start of one stands for all of it.
+#: How many characters of a UUID a narrow window shows: its start is enough to tell it apart.
 _UUID = 12
 
 
@@ -126,17 +126,17 @@ class DeviceJson(TypedDict):
     name: str
     #: Bytes that containers can have: without what the driver keeps for itself.
     memory_bytes: int
-    #: Bytes in use, whoever uses them; null: not known.
+    #: Bytes in use by any process; null: not known.
     memory_used_bytes: int | None
     #: Bytes granted to containers or reserved for pods.
     memory_granted_bytes: int
-    #: Of these, bytes reserved for pods and not yet granted to a container.
+    #: The part of these bytes that is reserved for pods and not yet granted to a container.
     memory_reserved_bytes: int
-    #: Percent of the device's time in use, whoever uses it; null: not known.
+    #: Percent of the device's time in use by any process; null: not known.
     utilization_percent: float | None
     #: Percent of the device's time granted as caps or reserved for pods.
     cores_granted: int
-    #: Of these, percent reserved for pods and not yet granted to a container.
+    #: The part of these percent that is reserved for pods and not yet granted to a container.
     cores_reserved: int
     #: Slices granted on it.
     slices: int
@@ -150,7 +150,7 @@ class DeviceJson(TypedDict):
     reserved_reason: str | None
     #: Whether `xpu sim` simulates it.
     simulated: bool
-    #: What would hold the memory limit of a slice on it.
+    #: The backend that would hold the memory limit of a slice on it.
     memory_backend: str | None
     #: `hard`, `soft` or `unenforced`.
     memory_strength: str | None

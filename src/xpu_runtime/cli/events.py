@@ -29,7 +29,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FOLLOW_S = 0.5
 #: Events that are read at a time: 10,000 with the longest reasons are 80 MB.
 _PIECE = 500
-#: Of the kind, in a line.
+#: The width of the kind in a line.
 _WIDTH = max(map(len, KINDS))
 
 

@@ -176,7 +176,7 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
 
 
 def _turns_of_others(slice_: Slice, others: Sequence[Slice]) -> list[str]:
-    """Of a cap: that it is no guarantee, where other slices of the device have none."""
+    """A note that a cap is no guarantee, if other slices of the device have no cap."""
     if sharing.shared(slice_) != sharing.CAP:
         return []
     holder = registry.known_holder(slice_, CORES)
@@ -303,11 +303,11 @@ class PlannedSliceJson(TypedDict):
     cores: int | None
     #: How the device's time would be shared: `cap`, `turns` or `side by side`; null: it would not.
     cores_shared: str | None
-    #: What would hold the limit of memory; null: there is none.
+    #: The backend that would hold the memory limit; null: there is no limit.
     memory_backend: str | None
     #: `hard`, `soft` or `unenforced`; null: there is no limit.
     memory_strength: str | None
-    #: What would hold the cap; null: there is none.
+    #: The backend that would hold the cap; null: there is no cap.
     cores_backend: str | None
     #: `hard`, `soft` or `unenforced`; null: there is no cap.
     cores_strength: str | None
@@ -339,7 +339,7 @@ class RefusalJson(TypedDict):
 
 
 class ExplanationJson(TypedDict):
-    """What would happen to a request now."""
+    """The result of a request, if it were made now."""
 
     granted: bool
     #: How the container would be given its devices: `hook` or `spec`.
@@ -350,9 +350,9 @@ class ExplanationJson(TypedDict):
     slices: list[PlannedSliceJson]
     #: Null: it is granted.
     refusal: RefusalJson | None
-    #: What would be made in the container, in words: device nodes, mounts, links.
+    #: The changes that would be made in the container, in words: device nodes, mounts, links.
     operations: list[str]
-    #: What the request leaves open, in words.
+    #: Remarks on the request, such as limits that it leaves open.
     notes: list[str]
 
 

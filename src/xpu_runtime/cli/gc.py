@@ -23,10 +23,10 @@ from xpu_runtime.start import created
 
 
 class GivenBackJson(TypedDict):
-    """A container that is gone, whose slices were given back."""
+    """A container that is gone, and whose slices were given back."""
 
     container_id: str
-    #: Of its first process, on the host.
+    #: The process id of its first process, on the host.
     pid: int
 
 

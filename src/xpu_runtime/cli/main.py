@@ -89,7 +89,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = click.utils.make_str(args[0])
         if name not in COMMANDS and not name.startswith("-"):
-            # Not left to click, which would import all the commands to suggest one.
+            # click would import all the commands to suggest one.
             import difflib
 
             meant = difflib.get_close_matches(name, COMMANDS, n=1)

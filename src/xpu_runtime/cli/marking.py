@@ -145,7 +145,8 @@ def _parent(inventory: Inventory, uuid: str) -> str | None:
 
 
 def _uuid(inventory: Inventory, selector: str) -> str:
-    """Of the device that is named, or of the GPU whose MIG devices are; DeviceError where there is none."""
+    """The UUID of the named device, or of the GPU whose MIG devices are named; DeviceError if there
+    is none."""
     device = node.find(inventory, selector)
     if device is not None:
         return device.uuid

@@ -9,8 +9,8 @@ from xpu_runtime.linux import files
 from xpu_runtime.observe import asking
 from xpu_runtime.observe.node_metrics import NodeMetrics
 
-#: What containers get is told of so many seconds, as each command is the first; and until then there are no
-#: figures.
+#: Seconds over which containers' use is measured, because each command is the first reading; and the longest
+#: time until there are figures.
 _INTERVAL_S, _LONGEST_S = 1.0, 20.0
 
 

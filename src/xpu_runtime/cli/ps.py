@@ -209,7 +209,7 @@ def _row(entry: SliceJson, booked: int) -> dict[str, str]:
 
 
 def _of_the_agent(entries: list[SliceJson]) -> list[str]:
-    """That it does not run where it is needed, and whom it holds more strictly."""
+    """Notes that the agent is needed and does not run, and that it holds a container more strictly."""
     running = agent_status.ask()
     if running is None:
         needed = any(pages.needs_agent(e["cores_sched"], e["cores_priority"]) for e in entries)

@@ -89,7 +89,7 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
 
 @runtime.command(hidden=True)
 def retire() -> None:
-    """What a package does before it is removed; packaging/scripts/before-removal.sh calls it."""
+    """Prepares the removal of the package; packaging/scripts/before-removal.sh calls it."""
     from xpu_runtime.cli import removal  # imports that other commands do not need
 
     removal.prepare()

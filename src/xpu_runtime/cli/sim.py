@@ -1,7 +1,7 @@
 """`xpu sim`: simulated devices, for machines that have no GPU.
 
-Only starts, stops and shows them, by the simulator's own package, which may be left out of an installation;
-nothing else of the runtime knows that package.
+It only starts, stops and shows them, by the simulator's own package, which an installation may leave out. No
+other command knows that package.
 """
 
 from __future__ import annotations
@@ -122,14 +122,14 @@ class SimulationJson(TypedDict):
     root: str
     #: How many devices it has.
     gpus: int
-    #: Of the simulator's daemon.
+    #: The process id of the simulator's daemon.
     pid: int
     #: When the daemon began, in clock ticks since boot.
     started: int
 
 
 class SimulationsJson(TypedDict):
-    """What can be simulated, and what is."""
+    """The topologies that can be simulated, and the running simulation."""
 
     topologies: list[TopologyJson]
     #: Null: nothing is up.

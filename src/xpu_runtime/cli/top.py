@@ -18,7 +18,7 @@ from xpu_runtime.observe import live
 from xpu_runtime.observe.names import Names
 from xpu_runtime.observe.reading import Reading
 
-#: Of --interval, in seconds.
+#: Bounds of --interval, in seconds.
 _SHORTEST_S, _LONGEST_S = 0.1, 60
 
 
@@ -125,7 +125,7 @@ class TopContainerJson(TypedDict):
     memory_used_bytes: int | None
     #: The limit in bytes; null: none.
     memory_bytes: int | None
-    #: What is unusual about it; null: nothing.
+    #: A remark on an unusual state; null: there is none.
     note: str | None
 
 
@@ -136,9 +136,9 @@ class TopDeviceJson(TypedDict):
     index: str
     uuid: str
     name: str
-    #: Percent of the device's time in use, whoever uses it; null: not known.
+    #: Percent of the device's time in use by any process; null: not known.
     busy_percent: float | None
-    #: Bytes in use, whoever uses them; null: not known.
+    #: Bytes in use by any process; null: not known.
     memory_used_bytes: int | None
     #: Bytes that containers can have; null: not known.
     memory_bytes: int | None

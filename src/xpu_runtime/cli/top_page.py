@@ -26,7 +26,7 @@ _GAP = "  "
 #: Columns that go first if the window is too narrow.
 _BAR_HEAD = ""
 _LEFT_OUT = ("PRIO", "SCHED", "MAY", _BAR_HEAD, "NAME", "ASKED", "MEMORY", "WAITS")
-#: Of a name, which is cut at this width.
+#: The width at which a name is cut.
 _NAME = 24
 
 #: In a window of so many rows or fewer, containers go before hints.
@@ -37,7 +37,7 @@ class _Style(Value):
     """How all lines of a page are drawn."""
 
     bars: bool
-    #: Of a container's bar.
+    #: The width of a container's bar.
     bar: int
 
 

@@ -20,8 +20,8 @@ COMPILED = "config.json"
 LAUNCHER = "launcher.conf"
 RUNTIMES = "runtimes.json"
 
-#: Part of every stamp. The build besides, as what is compiled has each default in it, and another build may
-#: have others.
+#: A part of every stamp. The build is another part: compiled files contain the defaults, which differ between
+#: builds.
 FORMAT = 3
 
 

@@ -2,7 +2,7 @@
 
 A valid file is written to the run folder as JSON (for load.py) and as launcher.conf (for the C launcher,
 which does not start Python). For an invalid file launcher.conf still gets a low-level runtime that works: a
-mistake in the file must stop new containers that ask for an XPU, and nothing else. Independent of the
+mistake in the file must stop only new containers that ask for an XPU. This module does not depend on the
 settings' meaning.
 """
 

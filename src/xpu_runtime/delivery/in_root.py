@@ -1,8 +1,8 @@
 """The common part of both targets of a plan: links and the loader's cache, made in the container's root
 folder.
 
-A target is the container (container.py) or its spec (spec.py). Both carry a plan out here, and what was made
-in the root folder is undone where a step fails. Nothing here knows grants or backends.
+A target is the container (container.py) or its spec (spec.py). Both carry a plan out here; if a step fails,
+the changes in the root folder are undone. This module knows no grants and no backends.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from xpu_runtime.linux.rootfs import Root
 
 _CACHE = "/etc/ld.so.cache"
-#: Of an image's cache, which is read and sorted before its container starts: a desktop with everything has
-#: 6,000 entries in 500 KiB. What is larger is no honest image's, and is refused: programs that need what a
-#: new cache would leave out would fail without a word.
+#: The size and the entries of an image's cache, which is read and sorted before its container starts. A
+#: desktop with everything has 6,000 entries in 500 KiB. A larger cache is refused, as no honest image has
+#: one: without its entries programs would fail and show no reason.
 _MAX_CACHE = 2 << 20
 _MAX_ENTRIES = 16384
 #: Why a new cache cannot take the old one's place: it is in a volume, is one, or is on a read-only mount.
@@ -72,8 +72,8 @@ class InRoot(Target):
 
 
 def carry_out(operations: Iterable[Operation], target: InRoot) -> None:
-    """Carries the operations out, in their order; ApplyError if one fails, what was made in the target's
-    root folder is undone."""
+    """Carries the operations out, in their order. If one fails, it raises ApplyError and undoes the changes
+    in the target's root folder."""
     try:
         for operation in operations:
             try:
@@ -97,7 +97,7 @@ def _failure(root: Root, operation: Operation, error: OSError) -> ApplyError:
         todo = "this needs Linux 5.6 or newer"
     elif error.errno == errno.ENOSPC:
         todo = "the disk is full"
-    elif error.errno == errno.EFBIG:  # the image's loader cache: nothing else is read whole
+    elif error.errno == errno.EFBIG:  # no other file is read whole
         todo = "take the image's own away, or run ldconfig in the image"
     elif error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST, errno.EINVAL):
         todo = "the image has something else at that place"

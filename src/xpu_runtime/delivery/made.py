@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Of a file of ours; nearly all of it is a loader's cache.
+#: The largest file of ours that is compared; nearly all of it is a loader's cache.
 _MOST_BYTES = 64 << 20
 _LONGEST_ID = 200
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.")

@@ -51,7 +51,7 @@ def write(path: str, parts: Iterable[Part]) -> list[str]:
 
 
 def _write(path: str, content: bytes) -> None:
-    """A new file: one that someone else has made there meanwhile stays as it is."""
+    """Writes a new file; a file that someone else has made there stays unchanged."""
     name = os.path.basename(path)
     # By descriptor: the folder's owner could put another in its place while this is written.
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

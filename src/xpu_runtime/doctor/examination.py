@@ -91,14 +91,14 @@ class FindingJson(TypedDict):
     check: str
     #: `ok`, `warning`, `problem` or `unknown`.
     state: str
-    #: What is there, and where.
+    #: The finding, with its place.
     text: str
-    #: What to do; null: nothing.
+    #: The remedy; null: none is needed.
     todo: str | None
 
 
 class DoctorJson(HeadJson):
-    """What `xpu doctor` found."""
+    """The findings of `xpu doctor`."""
 
     #: How many findings are problems.
     problems: int

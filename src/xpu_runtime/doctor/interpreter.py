@@ -10,7 +10,7 @@ from functools import cache
 from xpu_runtime import paths
 
 _ANSWER_S = 10.0
-#: Of `why_not`: on a node that has much to do it may be sound all the same.
+#: The answer of `why_not` about a silent interpreter; on a busy node it may be sound all the same.
 SILENT = f"which does not answer within {_ANSWER_S:.0f} s"
 #: The modules that a container's start needs of it; its version; the magic number of its compiled code.
 _ASK = (

@@ -21,7 +21,7 @@ _FLAG_WORDS = (
 )
 #: Options of mounts that have no value; others can be a part of a secret.
 _FLAGS = frozenset(_FLAG_WORDS.split())
-#: Of `process`, as they are.
+#: Members of `process` that are kept unchanged.
 _OF_PROCESS = (
     "terminal",
     "user",

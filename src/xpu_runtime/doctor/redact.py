@@ -48,11 +48,11 @@ auth username password identitytoken endpoint
 xpu runc crun nvidia nvidia-cdi nvidia-legacy runsc kata gvisor youki io.containerd.runc.v2
 overlayfs native btrfs zfs devmapper cri opt linux restart scheduler
 """
-#: Keys that are kept without their texts, with those in them. Every other key is a name that somebody has
-#: chosen: of a registry, with who logs in there; of a label.
+#: Keys that are kept; their texts are not, and the keys in them are. Every other key is a name that somebody
+#: has chosen: of a registry, whose entry has a user's login; of a label.
 _KNOWN = _KEPT | frozenset(_KNOWN_WORDS.split())
 _PLUGIN = re.compile(r"io\.containerd\.[a-z]+[a-z-]*\.v[0-9]+(?:\.[a-z-]+){0,2}")
-#: Of `exec-opts`, which is a list of assignments.
+#: A known value in `exec-opts`, which is a list of assignments.
 _EXEC_OPTION = re.compile(r"native\.cgroupdriver=(?:systemd|cgroupfs)")
 
 _NAMES = "passw|passphrase|passwd|secret|token|auth|credential|private|(?:api|access|signing).?key"

@@ -170,7 +170,7 @@ def _engines() -> Iterator[Part]:
             try:
                 told = engines.engine(name).data(textfile.read(path))
             except ConfigError:
-                # Not why: that can quote the file. The findings say it.
+                # The error is left out, because it can quote the file. The findings have the reason.
                 yield f"{place}.txt", "it cannot be read: see doctor.json\n"
             else:
                 yield f"{place}.json", _json(redact.document(told))
@@ -230,7 +230,7 @@ def _log() -> Iterator[Part]:
     journal = engine.program("journalctl")
     found = []
     if journal is not None:
-        # Of root's processes: the journal itself knows the sender of a line.
+        # Only lines of root's processes: the journal records the sender of each line.
         words = [journal, "--identifier", _TAG, "_UID=0", "--lines", str(_LOG_LINES)]
         words += ["--no-pager", "--no-hostname"]
         found.append(_lines(_output(words)))

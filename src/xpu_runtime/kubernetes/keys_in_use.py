@@ -52,8 +52,9 @@ def keys(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Key]:
 def _key_of(pod: Pod, node: Told | None, known: Collection[str]) -> str:
     """The key of a pod's assignment; "": none.
 
-    Its node says so of what is reserved there, whatever the pod's author has made of the annotation since.
-    That is believed, where a node has the key, of a pod which has nothing yet, and may have just been placed.
+    For a reservation the node's report has the key, even if the pod's author has changed the annotation
+    since. A pod without a reservation may have just been placed: its annotation counts, if a node has that
+    key.
     """
     told = node.signed.get(pod.uid) if node is not None else None
     return told or (pod.key if pod.key in known else "")

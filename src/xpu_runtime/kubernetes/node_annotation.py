@@ -23,8 +23,7 @@ _MOST_CAPACITY = 1 << 60
 #: A strength: nothing holds such a limit, and it may not go unheld.
 NONE = "none"
 
-#: Of each device that a pod has something of: its UUID, bytes (None: all of it), percent of its cores (None:
-#: no cap).
+#: A pod's part of each device: UUID, bytes (None: all of it), percent of its cores (None: no cap).
 Shares = tuple[tuple[str, "int | None", "int | None"], ...]
 
 
@@ -40,8 +39,8 @@ class Row(NamedTuple):
     cores: int
     #: Why pods get nothing of it; "": they do.
     why: str
-    #: What those have who are in nobody's `reserved`: no pods, or containers that run on although the API's
-    #: object of their pod is over or gone. `others_whole`: they have all of it.
+    #: The use by others, who are in nobody's `reserved`: no pods, or containers that run although the API's
+    #: object of their pod is over or gone. `others_whole`: they have all of the device.
     others_memory: int
     others_cores: int
     others_whole: bool

@@ -1,8 +1,8 @@
 """The free part of a cluster, card by card, from the annotations of nodes and pods, for people.
 
-Values in, values out. It is counted as the scheduler extender does, by the same code (accounting.py), but for
-this: a pod's node reports its share, and not the pod's assignment, whose signature cannot be verified here. A
-pod without a reservation on its node counts as if it were placed now.
+Values in, values out. It is counted as the scheduler extender does, by the same code (accounting.py), with
+one difference: a pod's share comes from its node's report, and not from its assignment, whose signature
+cannot be verified here. A pod without a reservation on its node counts as if it were placed now.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     node, annotations = str(spec.get("nodeName") or ""), metadata.get("annotations") or {}
     if not node or not _asks(spec):
         return None
-    # Of ten thousand pods no more is kept.
+    # Only this part is kept of up to ten thousand pods.
     asking = {
         "metadata": {"annotations": {COUNT: annotations[COUNT]} if COUNT in annotations else {}},
         "spec": {

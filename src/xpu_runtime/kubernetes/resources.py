@@ -26,8 +26,8 @@ SHARES = PREFIX + "-shares"
 MEMORY, CORES = PREFIX + "-mem", PREFIX + "-cores"
 #: Devices, each for one container alone.
 WHOLE = PREFIX
-#: Names that other systems have for memory and cores, by what turns them on in the configuration
-#: (`kubernetes.aliases`): those of ACK's shared GPU scheduling, and of device plugins for MPS.
+#: Other systems' names for memory and cores, by the words of `kubernetes.aliases` that turn them on: those of
+#: ACK's shared GPU scheduling, and of device plugins for MPS.
 ALIASES = {
     "aliyun.com/gpu": ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"),
     "nvidia.com/mps": ("nvidia.com/mps-memory", "nvidia.com/mps-core"),
@@ -63,7 +63,7 @@ _QUANTITY = re.compile(
 _SUFFIXES = {letter: 1000**power for power, letter in enumerate("kMGTPE", 1)}
 _SUFFIXES.update({f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)})
 _FRACTIONS = {"m": 1000, "u": 1000**2, "n": 1000**3}
-#: Of an amount; a quantity has 63 bits in the API.
+#: The largest amount; a quantity has 63 bits in the API.
 _LARGEST = (1 << 63) - 1
 
 
@@ -75,7 +75,7 @@ class DemandError(XpuError):
 class Resources(Value):
     """Which resources there are in this cluster, and the unit of memory (both by the configuration)."""
 
-    #: Bytes of one unit of memory, whichever name it is asked for by.
+    #: Bytes of one unit of memory, by any of its names.
     memory_unit: int = 1 << 30
     #: Keys of ALIASES.
     aliases: tuple[str, ...] = ()
@@ -91,8 +91,8 @@ class Resources(Value):
         return (SHARES, WHOLE, *(name for pair in self.pairs for name in pair))
 
     def kind(self, name: str) -> str:
-        """Which of WHOLE, SHARES, MEMORY and CORES a resource is, by whichever of its names; ValueError where
-        it is none of `names`."""
+        """Which of WHOLE, SHARES, MEMORY and CORES a resource is, by any of its names; ValueError if it is
+        none of `names`."""
         if name in (WHOLE, SHARES):
             return name
         for memory, cores in self.pairs:

@@ -30,11 +30,11 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS reservations (
     uid TEXT NOT NULL, namespace TEXT NOT NULL, pod TEXT NOT NULL, made REAL NOT NULL,
     containers TEXT NOT NULL, PRIMARY KEY (uid)) WITHOUT ROWID""",
-    # Of each device the most that is reserved at one time, so that a start adds up few rows.
+    # For each device the most that is reserved at one time, so that a start adds up few rows.
     """CREATE TABLE IF NOT EXISTS reserved (
     uid TEXT NOT NULL, device_uuid TEXT NOT NULL, device_index TEXT NOT NULL, memory_bytes INTEGER NOT NULL,
     cores INTEGER NOT NULL, whole INTEGER NOT NULL, PRIMARY KEY (uid, device_uuid)) WITHOUT ROWID""",
-    # Of those by a signed assignment.
+    # The keys of reservations by a signed assignment.
     """CREATE TABLE IF NOT EXISTS reservation_keys (
     uid TEXT NOT NULL, key_id TEXT NOT NULL, PRIMARY KEY (uid)) WITHOUT ROWID""",
 )

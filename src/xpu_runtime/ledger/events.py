@@ -69,8 +69,8 @@ GRANTED, REFUSED, FAILED, RESIZED, RELEASED, REAPED = (
 DRAINED, UNDRAINED = "drained", "undrained"
 #: By an operator, with a mark (`xpu reserve`).
 RESERVED, UNRESERVED = "reserved", "unreserved"
-#: Beginning and end of a pod's part of this node, whichever of its containers runs. An earlier version wrote
-#: these with the kinds of marks; such rows have a text that says "pod".
+#: Beginning and end of a pod's part of this node, for all its containers. An earlier version wrote these with
+#: the kinds of marks; such rows have a text that says "pod".
 POD_RESERVED, POD_UNRESERVED = "pod-reserved", "pod-unreserved"
 #: More strictly, by the agent, and no longer.
 HELD, UNHELD = "held", "unheld"
@@ -220,7 +220,7 @@ def read(db: Any, after: int, since: float, most: int = -1) -> list[Event]:
     return found
 
 
-#: Of the containers of these rows.
+#: The names of the containers of these rows.
 _NAMES_OF = """SELECT container_id, since, name FROM container_names WHERE container_id IN
     (SELECT container_id FROM events WHERE id BETWEEN ? AND ?) ORDER BY since"""
 

@@ -99,7 +99,7 @@ class Use(Value):
     #: The id of that container, and the cap on its cores in percent (None: no cap).
     holder: str = ""
     holder_cores: int | None = None
-    #: Of the above, the part that is reserved for pods and held by no container.
+    #: The part of the above that is reserved for pods and held by no container.
     reserved_memory: int = 0
     reserved_cores: int = 0
     #: The pod, as NAMESPACE/NAME, that the whole device is reserved for, where no container has it.
@@ -120,5 +120,5 @@ class Use(Value):
         return device_bytes if self.holder_pod else self.memory_bytes
 
     def reserved(self, device_bytes: int) -> int:
-        """Of those, the bytes that are reserved for pods and no container has."""
+        """The part of the booked bytes that is reserved for pods and held by no container."""
         return self.booked(device_bytes) - (self.memory_bytes - self.reserved_memory)

@@ -40,7 +40,7 @@ _TABLES = (
         PRIMARY KEY (grant_id, position)) WITHOUT ROWID""",
     "CREATE INDEX by_container ON grants (container_id)",
 )
-#: Of these tables.
+#: The version of these tables.
 VERSION = 2
 
 GRANT = "id, container_id, bundle, pid, start_time, cgroup, state, mode, created"
@@ -109,7 +109,7 @@ def check_replaceable(db: Any, error: OtherLayout) -> None:
 
 
 def is_current(found: Mark | None, own: Mark, path: str) -> bool:
-    """Whether the ledger at `path` can be used as it is, in whichever PID namespace."""
+    """Whether the ledger at `path` can be used as it is, in any PID namespace."""
     if found is None or found.replace(pid_namespace=own.pid_namespace) != own:
         return False
     return _last_made(path) == str(own.inode)

@@ -226,10 +226,10 @@ class Ledger:
     ) -> tuple[Grant | None, list[Grant]]:
         """One grant in one transaction: reaps dead grants, lets `choose` pick slices, books them.
 
-        Returns the grant with its id and slices, or None where `choose` returned None (then nothing is
-        booked), and the dead grants that were removed, whose limits the caller must lift. A container that
-        has a grant already gets the same one again. A new one counts to `quotas`, and belongs to `of_pod`,
-        (UID, container's name). `name`: the engine's name of the container, "" if not known.
+        Returns the grant with its id and slices, or None if `choose` returned None (then nothing is booked),
+        and the dead grants that were removed, whose limits the caller must lift. A container that has a grant
+        already gets the same one again. A new one counts to `quotas`, and belongs to `of_pod`, (UID,
+        container's name). `name`: the engine's name of the container, "" if not known.
         """
         with LedgerErrors(self.path, "write"), self._transaction():
             self._require_own()
@@ -239,8 +239,8 @@ class Ledger:
                 if _is_same_start(grant, wanted):
                     return grant, dead
                 if not proc.is_alive(grant.pid, grant.start_time):
-                    # Of an earlier run of this container. The cgroup has processes again: those that this
-                    # new grant is for.
+                    # An earlier run of this container had it. The processes in its cgroup now are those of
+                    # this new grant.
                     survivors.forget(grant)
                     self._delete([grant], events.REAPED)
                     dead.append(grant)
@@ -267,8 +267,8 @@ class Ledger:
     def _end_unstarted(self, wanted: Grant, of_pod: tuple[str, str]) -> list[Grant]:
         """Ends and removes earlier lives of a pod's container that were created and never started.
 
-        Where containerd is restarted between the two, it forgets the container, whose process waits for ever
-        with the slice. The kubelet runs one life of a container at a time: the next one needs the place.
+        If containerd is restarted between create and start, it forgets the container, whose process waits for
+        ever with the slice. The kubelet runs one life of a container at a time: the next one needs the place.
         """
         from xpu_runtime.ledger.allocations import pods_of_grants
 

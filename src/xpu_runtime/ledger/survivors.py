@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from xpu_runtime.linux.proc import Caller
 
 _PREFIX = "trusted.xpu."
-#: Of a record of its own, as earlier versions know no other field in that of the grant: the quotas that it
-#: counts to, and the pod's container that it is of, which is no name of a quota.
+#: A record of its own for the quotas that a grant counts to, and for its pod's container, which is no name of
+#: a quota: earlier versions know no other field in the grant's record.
 _QUOTAS = "trusted.xpu-quotas."
 _POD = "pod:"
 _FORMAT = 1

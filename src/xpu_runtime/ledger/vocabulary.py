@@ -51,7 +51,7 @@ class Meaning(Value):
 
     text: str
     todo: str
-    #: Of `xpu explain` or `xpu set`.
+    #: The exit status of `xpu explain` or `xpu set`.
     exit_status: int = 3
 
 

@@ -1,10 +1,10 @@
 """The compute words of grants' pages, read and written many times a second: native/abi/page.h, ABI 2.
 
-`pages.py` reads a page whole, for people. Here a page is opened once a grant, and then each look at a slice
-is one pread(2) of two words and each change one store. The quota page is the host's own and is mapped. The
-usage page is the container's: it can cut the file at any time, and reading a mapping of it beyond its end
-would be SIGBUS, so that it is never mapped, and no word of it is trusted here. Of the quota page root on the
-host can do that: its size is looked at before each use of the mapping. No policy is known here.
+`pages.py` reads a page whole, for people. Here a page is opened once for each grant; then each look at a
+slice is one pread(2) of two words, and each change one store. The quota page is the host's own and is mapped.
+The usage page is the container's: it can cut the file at any time, and reading a mapping beyond the file's
+end raises SIGBUS. So it is never mapped, and no word of it is trusted here. Root on the host can cut the
+quota page: its size is checked before each use of the mapping. This module knows no policy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CONTAINER_AT, _CONTAINER_SIZE = 32, 128
 _LIMITS_AT, _LIMIT_WORDS = 2048 // 8, 64 // 8
 _CORES, _ADJUSTED, _POLICY = 1, 2, 3
 _PRIORITY_SHIFT = 8
-#: Of struct xpu_usage_compute: `used` and `waits`.
+#: The bytes of `used` and `waits` in struct xpu_usage_compute.
 _LOOK = 16
 
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error, instead of a wait of 45 s
@@ -147,7 +147,7 @@ class GrantPages:
 
 
 def unpack(content: bytes) -> tuple[int, int]:
-    """`used` and `waits` of what `look` returned; ValueError for less."""
+    """`used` and `waits` from the result of `look`; ValueError if it is shorter."""
     if len(content) != _LOOK:
         raise ValueError("the usage page was cut")
     return _PAIR(content)  # type: ignore[return-value]

@@ -21,7 +21,7 @@ INTERPOSED = ("libcuda.so", "libnvidia-ml.so")
 
 #: Capabilities whose libraries take device memory past CUDA, or past 64-bit CUDA.
 UNSEEN = frozenset(("graphics", "display", "ngx", "compat32"))
-#: Of the others: OpenCL has a CUDA driver of its own inside.
+#: Libraries of the other capabilities: OpenCL has its own CUDA driver inside.
 _UNSEEN_LIBRARIES = ("libnvidia-opencl.so",)
 
 

@@ -1,8 +1,8 @@
 """The interposers' files in a container, and the handling of the image's own libraries.
 
-Our libraries take the place of the driver's under all of their names, and the driver's lie aside at the
-path that the DT_NEEDED of ours names. Driver files that would go round them stay away. Nothing here knows
-limits or grants, but for the folder with the pages.
+Our libraries take the place of the driver's under all of their names, and the driver's lie aside at the path
+that the DT_NEEDED of ours names. Driver files that would go round them are left out. This module knows no
+limits, and of grants only the folder with the pages.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Interposers(Contribution):
     def look(self, root: Root, spec: Spec) -> InImage:
         search = search_image(root, spec)
         newer = None
-        if oci_spec.has_namespace(spec, "mount"):  # else the low-level runtime would mount it, by its name
+        if oci_spec.has_namespace(spec, "mount"):  # otherwise the low-level runtime mounts it by its name
             newer = newer_cuda(search, self._inventory, self._slices)
         return _InImage(search, newer)
 
@@ -89,7 +89,7 @@ class _InImage(InImage):
         return None
 
     def covers(self, folder: str, files: tuple[Library, ...], planned: list[Operation]) -> list[Operation]:
-        """Covers each library that was found, but for those of `planned`."""
+        """Covers each library that was found, except those of `planned`."""
         taken = {one.destination for one in planned if isinstance(one, Mount)}
         links = {one.path for one in planned if isinstance(one, Link)}
         over: list[Operation] = [
@@ -179,7 +179,7 @@ def _compat_folders(search: loader.Search) -> list[str]:
     return [
         *(f"{_TOOLKITS}/{name}/{folder}" for name in cuda for folder in ("compat", "lib64")),
         *_COMPAT,
-        # Of conda's environments, whose scripts of activation name it.
+        # Folders of conda's environments, which their activation scripts name.
         *(f"{prefix}/cuda-compat" for prefix in search.prefixes()),
         *(
             f"{_HPC_SDK}/{release}/cuda/{name}"

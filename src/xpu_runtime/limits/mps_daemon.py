@@ -32,8 +32,8 @@ PROGRAM, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 _SHM = "/dev/shm"  # noqa: S108 - the place that it has
 #: The files of the pipe folder that a client opens.
 _FOR_CLIENTS = ("control", "log")
-#: Clients of all users share the server, which is root's: else a container of another user waits until all
-#: others have ended ("Provisioning Sequence" in NVIDIA's document).
+#: Clients of all users share the server, which is root's: otherwise a container of another user waits until
+#: all others have ended ("Provisioning Sequence" in NVIDIA's document).
 _OPTIONS = ("-d", "-multiuser-server")
 #: Seconds: for one command, for the daemon to answer, for a server to have initialized the device.
 _COMMAND_S, _START_S, _SERVER_S = 5.0, 10.0, 40.0
@@ -79,7 +79,7 @@ class Daemon:
         self.shm = os.path.join(folder, "shm")
         self._configuration = os.path.join(folder, _CONFIGURATION)
 
-    # What is there.
+    # The present state.
 
     @property
     def has_namespaces(self) -> bool:

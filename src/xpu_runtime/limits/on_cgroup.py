@@ -1,8 +1,8 @@
 """The common part of backends that hold a memory limit on the container's cgroup, by a driver or the kernel.
 
-Such a limit is there for each process of the cgroup, and ends with it. It is hard, but for a container that
-could write to its own cgroup (can_lift_limits in oci/spec.py). The backend's own file has the calls that hold
-the limit: this one knows no driver.
+Such a limit is there for each process of the cgroup, and ends with it. It is hard, unless the container can
+write to its own cgroup (can_lift_limits in oci/spec.py). The backend's own file has the calls that hold the
+limit: this one knows no driver.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _folder(grant: Grant) -> str:
 
 
 def _inode(folder: str) -> int | None:
-    """Of a cgroup, which no later one has; None: it is gone."""
+    """The inode of a cgroup, which no later one has; None: it is gone."""
     try:
         return os.stat(folder).st_ino
     except OSError:

@@ -28,7 +28,7 @@ _DEVICES_AT, _DEVICE_SIZE = 1024, 64
 _LIMIT_SIZE = 64
 #: From the start of a device's limits.
 _CORES_AT, _POLICY_AT = 8, 24
-#: Of a cap's word in one percent: XPU_WHOLE is all of a device's time.
+#: One percent in the word of a cap; all of a device's time is XPU_WHOLE.
 _SHARES_A_PERCENT = 100
 #: enum xpu_sched and enum xpu_priority, by the words that requests have for them.
 SCHEDS = ("fixed", "burst", "weight")
@@ -48,7 +48,7 @@ class Entry(Value):
 
     uuid: str
     memory_limit: int | None
-    #: A hardware partition of a device, whose UUID is then its own.
+    #: A hardware partition of a device; the UUID is the partition's own.
     is_partition: bool = False
     #: The cap on the device's time in percent; None: none.
     cores: int | None = None
@@ -72,7 +72,7 @@ class Quota(Value):
 
     abi: int
     valid: bool
-    #: Of memory, in bytes.
+    #: Memory limits in bytes.
     limits: tuple[int | None, ...]
     #: Caps on the devices' time, in percent.
     cores: tuple[int | None, ...] = ()
@@ -183,7 +183,7 @@ def _write(path: str, content: bytes, mode: int, size: int) -> None:
     one that is half written for a broken one."""
     fd = os.open(path + ".new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        os.fchmod(fd, mode)  # whatever the umask is
+        os.fchmod(fd, mode)  # this does not depend on the umask
         os.ftruncate(fd, size)
         os.pwrite(fd, content, 0)
     finally:
@@ -281,7 +281,7 @@ def _abi(page: bytes | bytearray) -> int | None:
 
 
 def _require_abi(folder: str, page: bytes) -> None:
-    """OSError where a quota page that begins like this is of another ABI: nothing else in it is known."""
+    """OSError if a quota page that begins like this has another ABI, so that nothing else in it is known."""
     abi = _abi(page)
     if abi is not None and abi != ABI:
         raise OSError(

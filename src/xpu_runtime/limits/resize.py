@@ -234,7 +234,7 @@ def _restore(booked: Callable[[_Choose], Grant | None], change: _Resize) -> bool
         try:
             change.enforce(now, limit)
         except XpuError:
-            is_whole = False  # it stays tighter than what is booked
+            is_whole = False  # it stays tighter than the booked limit
     return is_whole
 
 
@@ -260,7 +260,7 @@ class _Resize:
         self.problems: list[str] = []
         #: By position; put into force last.
         self.policies: list[tuple[int, Policy]] = []
-        #: What of them is new, for the event.
+        #: The new policies in words, for the event.
         self.text = ""
         self.shrunk: list[_Limit] = []
         self.grown: list[_Limit] = []

@@ -17,8 +17,8 @@ from xpu_runtime.request.units import show
 from xpu_runtime.vendors.inventory import Inventory
 from xpu_runtime.vendors.registry import memory_by_process
 
-#: The driver may count this much more of each process. The account has the size of contexts and modules as it
-#: was at the program's last allocation; what kernels take that are loaded or launched since can be 100 MiB.
+#: The driver may count this much more of each process. The account has the size of contexts and modules at
+#: the program's last allocation; kernels that are loaded or launched later can take 100 MiB.
 ALLOWANCE = 256 << 20
 #: A program may take and free memory between two questions: all readings in a row must show it.
 _READINGS = 3

@@ -23,8 +23,8 @@ from xpu_runtime.vendors.inventory import Inventory
 ALLOWANCE = 15.0
 #: Seconds for which it is watched, and by which samples are late.
 _WATCHED_S, _LATE_S = 1.0, 0.3
-#: ns of the device's time: what a container owes when it is charged ahead. Of short kernels no more than
-#: 20 ms are under way.
+#: Nanoseconds of the device's time that a container owes when it is charged ahead. Short kernels have no more
+#: than 20 ms under way.
 _AHEAD_NS = 50_000_000
 _TOLD = "told-time"
 

@@ -45,8 +45,8 @@ class OfDrivers(Value):
 
     #: Bytes by device and process, as `memory_by_process`.
     by_process: dict[str, dict[int, int | None]]
-    #: By grant, position and kind, as `Usage.in_force`, where the holder asks a driver; what is missing is
-    #: not known.
+    #: By grant, position and kind, like `Usage.in_force`, if the holder asks a driver; missing values are not
+    #: known.
     in_force: dict[tuple[int, int, str], InForce | None]
     problems: tuple[str, ...]
     #: None has answered.

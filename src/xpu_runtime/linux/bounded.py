@@ -95,13 +95,13 @@ class Asked:
     """
 
     def __init__(self, opener: Opener, *, program: bool = False, waits: bool = True) -> None:
-        """`program`: a new program is started, as an asker with threads must not fork: any lock could be
-        taken. `opener` is found by its name then. `waits`: whether the end of a process that was killed
-        is waited for, for `END_S` at most; else nothing can be asked meanwhile."""
+        """`program`: starts a new program, because an asker with threads must not fork: any lock could be
+        taken. `opener` is then found by its name. `waits`: whether to wait, for `END_S` at most, for the end
+        of a killed process; without the wait nothing can be asked until it has ended."""
         self._opener = opener
         self._program = program
         self._waits = waits
-        #: Of the process, which may have been killed and not ended; 0: there is none.
+        #: The process id; the process may have been killed and not ended. 0: there is none.
         self.pid = 0
         self._killed_at = 0.0
         self._socket: socket.socket | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _READ_LIMIT = 1 << 24
-#: Stands for the controller's name in the v2 hierarchy, whose membership has none.
+#: In place of the controller's name in the v2 hierarchy, whose membership has none.
 _V2 = ""
 
 

@@ -86,8 +86,8 @@ def deny(folder: str, rules: list[DeviceRule]) -> list[DeviceRule]:
 
 
 def _block(rule: DeviceRule) -> bytes:
-    """Instructions that return 1 for this device and at most this access, and else go on with the next
-    block."""
+    """Instructions that return 1 for this device and at most this access, and otherwise continue with the
+    next block."""
     access = 0
     for letter in rule.access:
         access |= _ACCESS[letter]
@@ -174,8 +174,8 @@ def _attached(cgroup: int) -> tuple[int, list[int]]:
     return flags, list(struct.unpack_from(f"={count}I", ids))
 
 
-# Of struct bpf_prog_info: type, id, tag, jited length, instructions' length, jited, instructions, load time,
-# user id, number of maps, maps, name, interface, flags (bit 0: compatible with the GPL).
+# The fields of struct bpf_prog_info: type, id, tag, jited length, instructions' length, jited, instructions,
+# load time, user id, number of maps, maps, name, interface, flags (bit 0: compatible with the GPL).
 _INFO = struct.Struct("=II8sIIQQQIIQ16sII")
 
 

@@ -1,7 +1,7 @@
 """Files that are never half-written: replaced by a rename, read up to a limit, locked by flock(2).
 
-For our own files and those of the bundle, in folders that only root can write to. Not for files inside a
-container's root, which may be hostile: those go through `rootfs.Root`.
+They are for our own files and those of the bundle, in folders that only root can write to. Files inside a
+container's root may be hostile, and go through `rootfs.Root`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _BUDGET = 200_000
 _OPENING = 20
 #: Letters of a pattern that cost as much as a directory entry.
 _COMPARED = 4
-#: Of a pattern.
+#: The special characters of a pattern.
 _WILD = "*?[]\\"
 _MAX_LINKS = 40
 #: The longest expanded path; above PATH_MAX, so that no loader can open a longer one.
@@ -247,7 +247,7 @@ class Search:
         return True
 
     def _leads_to(self, path: str) -> str | None:
-        """The path with all links resolved, whose end need not exist; None for a loop."""
+        """The path with all links resolved; its end need not exist. None for a loop."""
         todo = names_in(path)[::-1]
         done: list[str] = []
         links = 0
@@ -379,7 +379,7 @@ class Search:
 
 
 def fixed(pattern: str) -> tuple[str, str]:
-    """With what a name must begin and end to match a pattern of glob(3): what is before the pattern's first
-    special letter and behind its last. More names do than match it, never fewer."""
+    """The beginning and the end of all names that match a pattern of glob(3): its text before the first
+    special letter and behind the last. Other names may have both, too."""
     special = [at for at, letter in enumerate(pattern) if letter in _WILD]
     return pattern[: special[0]], pattern[special[-1] + 1 :]

@@ -11,7 +11,7 @@ import time
 
 from xpu_runtime.value import Value
 
-#: Of the flags in /proc/PID/stat (include/linux/sched.h).
+#: A bit of the flags in /proc/PID/stat (include/linux/sched.h).
 _PF_EXITING = 0x4
 _STAT_LIMIT = 4096
 _VIEW = ("ns/mnt", "ns/pid", "ns/user", "ns/cgroup", "root")
@@ -68,7 +68,7 @@ def pid_namespace(pid: int | None = None) -> int:
 
 def view(pid: int | None = None) -> list[tuple[int, int]]:
     """The namespaces and the root folder of `pid`, or of this process: with others a path or a process id
-    means something else there. OSError where it has ended."""
+    means something else there. OSError if it has ended."""
     found = [os.stat(f"/proc/{'self' if pid is None else pid}/{each}") for each in _VIEW]
     return [(each.st_dev, each.st_ino) for each in found]
 

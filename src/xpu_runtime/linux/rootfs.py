@@ -267,8 +267,8 @@ class Root:
         self._folders.clear()
 
     def _make_by_name(self, path: str, file_mode: int) -> int | None:
-        """As `_make` for a file, where its last name is no link; else None. With half as many system calls: a
-        start makes a dozen files."""
+        """As `_make` for a file whose last name is no link; otherwise None. It needs half as many system
+        calls: a start makes a dozen files."""
         try:
             folder, name = self._parent(path)
             for missing in (True, False):

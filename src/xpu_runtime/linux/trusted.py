@@ -14,15 +14,15 @@ import stat
 from xpu_runtime.linux import mountinfo, syscalls
 
 _MOST_LINKS = 40
-#: File systems that are made as a whole and never written. Of another one a read-only mount says nothing: it
-#: may be mounted for writing elsewhere.
+#: File systems that are made as a whole and never written. On another one a read-only mount proves nothing:
+#: it may be mounted for writing elsewhere.
 _IMAGES = ("squashfs", "erofs", "iso9660", "cramfs", "romfs")
 #: Where a look can take for ever: a server that is away, a program that does not answer.
 _MAY_HANG = ("nfs", "cifs", "smb", "fuse", "autofs", "ceph", "lustre", "afs")
 
 
 class UntrustedError(Exception):
-    """Somebody else can write to the path; says where."""
+    """Somebody else can write to the path; the message says where."""
 
 
 def real(path: str, root: str = "/") -> str:

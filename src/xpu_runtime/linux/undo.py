@@ -81,7 +81,7 @@ class Mounted:
 
 
 class Replaced:
-    """A file or link in whose place another one was put; a file without `data` was too large to be kept."""
+    """A replaced file or link; a file without `data` was too large to be kept."""
 
     def __init__(self, name: str, target: str | None, data: bytes | None, old: tuple[int, int, int]) -> None:
         self.name = name

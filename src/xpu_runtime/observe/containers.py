@@ -25,7 +25,7 @@ from xpu_runtime.observe.names import Names
 _SHORTEST_START = 3
 #: How a grant's states are drawn (screen.STYLES).
 STATES = {"running": "green", "pending": "yellow", "dead": "red", "reserved": "yellow"}
-#: Of burst, weight and priorities, where `agent_status.ask` knows of none.
+#: A note on burst, weight and priorities, if `agent_status.ask` finds no agent.
 NO_AGENT = "no agent runs: burst and weight hold as fixed, and priorities mean nothing (see `xpu agent`)"
 
 
@@ -96,7 +96,7 @@ class SliceJson(TypedDict):
 
     #: Null: no container has it.
     container_id: str | None
-    #: The engine's name of the container, or NAMESPACE/POD of what is reserved; null: not known.
+    #: The engine's name of the container, or NAMESPACE/POD of a reservation; null: not known.
     name: str | None
     #: A GPU's index is a number, a MIG device's is text (`"0:1"`); null: not known.
     device_index: int | str | None
@@ -119,11 +119,11 @@ class SliceJson(TypedDict):
     cores_sched: str | None
     #: `low`, `normal` or `high`; null: no cap that shares time.
     cores_priority: str | None
-    #: What holds the limit of memory; null: there is none.
+    #: The backend that holds the memory limit; null: there is no limit.
     memory_backend: str | None
     #: `hard`, `soft` or `unenforced`; null: there is no limit.
     memory_strength: str | None
-    #: What holds the cap; null: there is none.
+    #: The backend that holds the cap; null: there is no cap.
     cores_backend: str | None
     #: `hard`, `soft` or `unenforced`; null: there is no cap.
     cores_strength: str | None
@@ -131,7 +131,7 @@ class SliceJson(TypedDict):
     mode: str | None
     #: `pending`, `running`, `dead` or `reserved`.
     state: str
-    #: Of the container's first process, on the host; null: no container has it.
+    #: The process id of the container's first process, on the host; null: no container has it.
     pid: int | None
     #: RFC 3339, UTC; null: no container has it.
     created: str | None
@@ -172,7 +172,7 @@ def entry(
 
 
 def reserved(each: Reserved) -> SliceJson:
-    """The same of what is reserved for a pod and no container has, with the state `reserved`."""
+    """The same for a pod's reservation that no container holds, with the state `reserved`."""
     return {
         "container_id": None,
         "name": each.pod,

@@ -41,8 +41,7 @@ def program(name: str) -> str | None:
 
 
 def running(name: str) -> list[Process]:
-    """The processes of the program `name` that are root's, without those in containers, whose files are
-    others."""
+    """Root's processes of the program `name`, without those in containers, whose files are others."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():

@@ -32,7 +32,7 @@ from prometheus_client.core import (  # noqa: E402
     Metric,
 )
 
-#: Of a label's value.
+#: The length of a label's value.
 _LONGEST = 128
 #: Labels: those that tell devices and slices apart, and those that only the metric `..._info` has.
 _BUILD = ["version", "commit"]
@@ -59,7 +59,7 @@ class Counted:
         return self._last[key]
 
     def forget_others(self, rows: Iterable[Row]) -> None:
-        """Of all slices but those."""
+        """Forgets the values of all other slices."""
         there = {(row.grant.id, row.grant.created, row.position) for row in rows}
         self._last = {key: value for key, value in self._last.items() if key[1:] in there}
 

@@ -35,7 +35,7 @@ class ProcessJson(TypedDict):
     pid: int | None
     #: In the container; null: not known.
     container_pid: int | None
-    #: Of the program.
+    #: The name of the program.
     name: str
     #: Bytes by the container's account; null: it has no place there.
     used_bytes: int | None
@@ -51,7 +51,7 @@ class ProcessJson(TypedDict):
 
 
 class InspectedSliceJson(SliceJson):
-    """A slice, with what is in force and who uses it."""
+    """A slice, with the limits in force and the processes that use it."""
 
     #: Bytes that containers can have of the device; null: not known.
     device_memory_bytes: int | None
@@ -65,7 +65,7 @@ class InspectedSliceJson(SliceJson):
 
 
 class PodShareJson(TypedDict):
-    """What is reserved of a device for a container of a pod."""
+    """The part of a device that is reserved for a container of a pod."""
 
     uuid: str
     #: Null: all of the device.
@@ -88,10 +88,10 @@ class PodJson(TypedDict):
 
 
 class QuotaJson(TypedDict):
-    """A quota that the container counts towards, with what is granted of it to all that do."""
+    """A quota that the container counts towards, with the grants of all containers that do."""
 
     name: str
-    #: What the quota matches; null: it is not in the configuration any more.
+    #: The containers that the quota matches; null: it is not in the configuration any more.
     who: str | None
     slices: int
     memory_bytes: int
@@ -115,11 +115,11 @@ class DetailsJson(TypedDict):
 
 
 class GrantJson(DetailsJson):
-    """What a container was granted at one start."""
+    """A container's grant at one start."""
 
     #: Its OCI bundle.
     bundle: str
-    #: Of its first process, on the host.
+    #: The process id of its first process, on the host.
     pid: int
     #: Its cgroup; null: it has none of its own, or none yet.
     cgroup: str | None
@@ -143,7 +143,7 @@ class InspectionJson(TypedDict):
     name: str | None
     #: One, or several where runtimes with different --root have containers of one id.
     grants: list[GrantJson]
-    #: What could not be read, in words.
+    #: Values that could not be read, with the reasons.
     problems: list[str]
 
 

@@ -26,7 +26,7 @@ class OfSlice(Value):
 
 
 class OfDevice(Value):
-    """A device, with what its sensors tell, for another."""
+    """A device with the readings of its sensors."""
 
     card: Card
     sensors: Sensors

@@ -35,7 +35,7 @@ class NodeMetrics:
         #: When it was taken, and the last reading.
         self._last: tuple[float, Reading] | None = None
         self._counted = exposition.Counted()
-        #: Of the last reading: its problems, and the error if there was none.
+        #: The problems of the last reading, and the error if there was no reading.
         self.problems: list[str] = []
         self.error: XpuError | None = None
 

@@ -149,7 +149,7 @@ def _devices(
                 "memory_reported_bytes": told.memory_used_bytes,
                 "temperature_celsius": told.temperature_celsius,
                 "power_watts": _rounded(told.power_watts),
-                # Of all slices, whether or not they are listed.
+                # Totals of all slices, whether or not they are listed.
                 "slices_total": len(card.rows),
                 "memory_asked_bytes": sum(row.memory_limit for row in card.rows),
                 "memory_used_bytes": card.memory,

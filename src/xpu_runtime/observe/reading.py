@@ -15,7 +15,7 @@ class Row(Value):
     """One slice of a container. Shares in percent of the device, memory in bytes; None: not known or none."""
 
     grant: Grant
-    #: Of the slice in it.
+    #: The position of the slice in it.
     position: int
     container_id: str
     asked: int | None
@@ -53,7 +53,7 @@ class Card(Value):
     use: Use = Use()
     #: None: it is not on this node any more, and still has slices.
     device: Device | None = None
-    #: What an operator has said of devices; None: that cannot be told, of this device or of all.
+    #: An operator's marks of devices; None: those of this device, or of all devices, cannot be read.
     marks: Marks | None = None
 
     @property

@@ -47,7 +47,7 @@ class Invocation(Value):
 def read(words: list[str], cwd: str) -> Invocation:
     """The launcher's word and the runtime's, for a process whose working directory is `cwd`.
 
-    SpecError where somebody else than this installation's launcher has put the words together.
+    SpecError if another program than this installation's launcher has made the arguments.
     """
     mark, *facts = words[0].split(",") if words else [""]
     arguments = words[1:]

@@ -29,16 +29,16 @@ _MOBY, _KUBERNETES = "moby", "k8s.io"
 _CRI = tuple(f"io.kubernetes.cri.{each}" for each in ("sandbox-namespace", "sandbox-name", "container-name"))
 #: nerdctl's labels are annotations, too (its pkg/labels).
 _NERDCTL = "nerdctl/name"
-#: Of docker and nerdctl, and of each part of Kubernetes' (DNS names) and containerd's.
+#: The length of docker's and nerdctl's names, and of each part of Kubernetes' (DNS names) and containerd's.
 _LONGEST = 253
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 _OTHERS = frozenset("_.-")
 #: docker's record of a container; `Config` has the user's options.
 DOCKERS_FILE = "config.v2.json"
 _LENGTH_OF_DOCKERS_ID = 64
-#: Of a root folder; devicemapper/mnt/LAYER/rootfs is the deepest.
+#: Folders above a root folder; devicemapper/mnt/LAYER/rootfs is the deepest.
 _MOST_FOLDERS_ABOVE = 4
-#: That file is some KiB long; with thousands of labels more.
+#: That file has some KiB; with thousands of labels it has more.
 _MOST_BYTES = 1 << 20
 
 

@@ -48,8 +48,8 @@ def make(bundle: str, spec: Spec, caller: Caller) -> str:
     _make_absolute(spec, real)
     data = oci_spec.encode(spec)
     try:
-        # Hooks that run in the container's namespaces pass through here as its root user. What they may read
-        # is decided by the modes of the engine's bundle.
+        # Hooks that run in the container's namespaces pass through here as its root user. The modes of the
+        # engine's bundle decide which files they may read.
         _make_folder(top, 0o711)
         os.symlink(real, place + _ENGINES)
         _make_folder(place, 0o711)
@@ -125,7 +125,7 @@ def remove(bundle: str) -> None:
 
 
 def _remove(place: str) -> None:
-    # Not recursively: a hook may have mounted something below it.
+    # Only these levels: a hook may have mounted something below.
     for name in _names(place):
         made = os.path.join(place, name)
         for entry in _names(made):

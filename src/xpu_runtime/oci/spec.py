@@ -4,8 +4,8 @@ A spec is the plain JSON object, so that unknown members are kept as they are. T
 things are in it (OCI runtime spec, config.md and config-linux.md). A few other files know the parts that they
 handle: outline.py the variables and annotations, own_bundle.py the relative paths, start/config_json.py the
 lists that we add to, start/hooks_in_spec.py our hooks. The engine writes this file, but parts of it
-(environment, annotations) come from the image or the user: every type is checked before it is used. Knows
-neither the meaning of variables nor the plan of a container.
+(environment, annotations) come from the image or the user: every type is checked before it is used. This
+module knows neither the meaning of variables nor the plan of a container.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def can_lift_limits(spec: Spec) -> str:
     """Why the container could lift a limit on its own cgroup; empty: it cannot.
 
     With CAP_SYS_ADMIN it can mount cgroup2 again and write to it, and the driver accepts its root's requests,
-    whatever cgroup namespace it has. In a user namespace CAP_SYS_ADMIN has no power over the host's mounts
-    and devices. Without CAP_SYS_ADMIN, a cgroup file system that is mounted writable is enough.
+    in any cgroup namespace. In a user namespace CAP_SYS_ADMIN has no power over the host's mounts and
+    devices. Without CAP_SYS_ADMIN, a cgroup file system that is mounted writable is enough.
     """
     capabilities = _get(spec, "process", "capabilities")
     sets = capabilities.values() if isinstance(capabilities, dict) else ()

@@ -58,7 +58,7 @@ class Kinds:
     __slots__ = ("_groups", "holds", "of", "vendors")
 
     def __init__(self, vendors: Sequence[str], holds: Sequence[tuple[bool, bool]]) -> None:
-        """Of each card; `holds`: whether limits of memory, and of cores, can be held there."""
+        """The vendor of each card, and whether limits of its memory, and of its cores, can be held."""
         self.vendors, self.holds = tuple(vendors), tuple(holds)
         every = list(dict.fromkeys(zip(self.vendors, self.holds)))
         self.of = tuple(every.index(each) for each in zip(self.vendors, self.holds))
@@ -91,8 +91,8 @@ class Cards:
     def __init__(
         self, totals: Sequence[int], capacities: Sequence[int] = (), kinds: Differing | None = None
     ) -> None:
-        """Of each card its bytes, and those that may be granted (room.capacity; none: the same). `kinds`:
-        where they are not all alike."""
+        """The bytes of each card, and those that may be granted (room.capacity; none: the same). `kinds`:
+        only for cards that differ."""
         self.totals, self.kinds = totals, kinds
         self.capacities = capacities or totals
         self._all = (tuple(range(len(totals))),)
@@ -105,10 +105,10 @@ class Cards:
 def choose(
     cards: Cards, memory: Sequence[int], cores: Sequence[int], shape: Shape, binpack: bool
 ) -> tuple[int, ...] | None:
-    """Positions of the cards for one container, ascending; None where too few have so much free.
+    """Positions of the cards for one container, ascending; None if too few have this much free.
 
-    `memory` are the bytes that are free of each card (-1: it may not be used), `cores` its free percent. Of
-    several groups the first one that has a place.
+    `memory` are the free bytes of each card (-1: it may not be used), `cores` its free percent. Of several
+    groups the first one that has a place.
     """
     for group in cards.groups(shape):
         found = _of_group(cards, memory, cores, shape, binpack, group)

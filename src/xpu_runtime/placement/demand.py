@@ -69,7 +69,7 @@ class PodDemand(Value):
         return *self.containers, *self.init, *self.sidecars
 
     def of(self, container: str) -> Demand | None:
-        """That container's demand; None: it asks for nothing."""
+        """The demand of that container; None: it asks for nothing."""
         return next((demand for name, demand in self.every if name == container), None)
 
     def shares(

@@ -13,7 +13,7 @@ from xpu_runtime.request.amounts import at_one_time, hold_at_first, together
 
 #: For each container of a kind the positions of its devices, ascending.
 Chosen = tuple[tuple[int, ...], ...]
-#: Of a pod's containers, init containers and sidecars.
+#: The devices of a pod's containers, init containers and sidecars.
 Places = tuple[Chosen, Chosen, Chosen]
 
 #: A pod's author chooses its number of containers, and with it the length of the search: on one node so many
@@ -50,8 +50,8 @@ class PodShape:
         )
         #: The only container that asks, where there is one; None: several do.
         self.only = self.containers[0] if [len(part) for part in parts] == [1, 0, 0] else None
-        #: In which order they are placed: (is a sidecar, number, shape). Of both kinds the hardest first, as
-        #: it has the fewest places.
+        #: The order in which they are placed: (is a sidecar, number, shape). Sidecars come first, and of each
+        #: kind the hardest, because it has the fewest places.
         self.order = (*_hardest_first(True, self.sidecars), *_hardest_first(False, self.containers))
 
 

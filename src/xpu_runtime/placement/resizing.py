@@ -58,7 +58,8 @@ def resize(device: Device, slice_: Slice, use: Use, wanted: Memory, oversubscrib
 
 def resize_cores(device: Device, slice_: Slice, use: Use, wanted: int) -> int | Refusal:
     """The percent of cores that a cap of `wanted` would book for `slice_` of `device`, or why it cannot grow
-    so far; `use` as for `resize`. The caps on a device add up to at most 100 %, whatever its memory is."""
+    that far; `use` as for `resize`. The caps on a device add up to at most 100 %, regardless of its memory.
+    """
     had = slice_.cores or 0
     most = max(100 - (use.cores - had), had)
     if wanted <= most:

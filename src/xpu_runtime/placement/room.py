@@ -30,8 +30,8 @@ def shares_left(total: int, memory: int, cores: int) -> int:
 def in_order(
     positions: Iterable[int], memory: Sequence[int], cores: Sequence[int], binpack: bool
 ) -> list[int]:
-    """The cards at these positions, those that the policy takes first to the front. binpack: the fullest, to
-    keep whole cards free; else the emptiest. Of equally full ones that with fewer (or more) cores left, and
-    then the first."""
+    """The cards at these positions, in the policy's order. binpack: the fullest first, to keep whole cards
+    free; otherwise the emptiest. Equally full ones are ordered by fewer (or more) cores left, and then by
+    position."""
     sign = 1 if binpack else -1
     return sorted(positions, key=lambda position: (sign * memory[position], sign * cores[position]))

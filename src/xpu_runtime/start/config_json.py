@@ -37,7 +37,7 @@ _LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 )
 
 
-#: Of a read-only file system or mount, of chattr +i, of a network file system that does not obey root.
+#: Errors of a read-only file system or mount, of chattr +i, of a network file system that does not obey root.
 _MUST_NOT_WRITE = (errno.EROFS, errno.EPERM, errno.EACCES)
 
 
@@ -92,7 +92,8 @@ def _put(path: str, data: bytes) -> bool:
         if error.errno != errno.EBUSY:
             raise
     # It has another hard link, or a mount is on it. It is written in place, as the reference runtime always
-    # does; if we are killed on the way, the next create finds a prefix of what is kept, and puts it right.
+    # does. If we are killed on the way, the next create finds a prefix of the kept content, and repairs the
+    # file.
     original = files.read(path, oci_spec.MAX_BYTES)
     _keep(path, original, data)
     try:
@@ -121,7 +122,7 @@ def forget(path: str) -> None:
 
 
 def is_kept(path: str) -> bool:
-    """Whether there are copies beside `path`; `restore` then comes before anything else."""
+    """Whether there are copies beside `path`; if so, `restore` must come first."""
     return os.path.lexists(os.path.join(os.path.dirname(path), oci_spec.ORIGINAL))
 
 

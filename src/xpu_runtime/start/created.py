@@ -42,7 +42,7 @@ class Created(Value):
 
 
 def _read(path: str) -> Created | None:
-    """The record at `path`; None where there is none that can be read, or somebody else's."""
+    """The record at `path`; None if there is none that can be read, or if it is somebody else's."""
     try:
         text = os.readlink(path)
         owner = os.lstat(path).st_uid
@@ -69,7 +69,7 @@ def records() -> Iterator[tuple[str, Created]]:
 
 
 def of_this_run_dir() -> list[tuple[str, Created]]:
-    """As `records`, of containers that were created with the caller's run folder, whatever its spelling."""
+    """As `records`, for containers that were created with the caller's run folder, in any spelling."""
     own = os.path.realpath(paths.run_dir())
     return [each for each in records() if os.path.realpath(each[1].run_dir or paths.DEFAULT_RUN_DIR) == own]
 

@@ -113,7 +113,8 @@ VENDOR = Amd()
 
 
 def _sensors(folder: str, device: Device) -> Sensors:
-    """Of a PCI device (Documentation/gpu/amdgpu/thermal.rst and driver-misc.rst), in its units."""
+    """The sensors of a PCI device (Documentation/gpu/amdgpu/thermal.rst and driver-misc.rst), in its
+    units."""
     used = _number(os.path.join(folder, "mem_info_vram_used"))
     hwmon = os.path.join(folder, "hwmon")
     try:
@@ -215,8 +216,8 @@ def _device(index: str, gpu: _Gpu, gpus: list[_Gpu], kfd: Node | None) -> Device
     facts += [("brand", brand) for brand in _BRANDS if brand in gpu.product.lower()]
     details = [("gpu_id", str(gpu.gpu_id))]
     if len(partitions) == 1:
-        # A limit of the region holds for the card as a whole, all of its partitions together; and what is
-        # told of use is that of all.
+        # A limit of the region holds for the card as a whole, for all of its partitions together; the use
+        # that it reports is that of all.
         details += [("dmem", f"drm/{gpu.address}/vram"), ("sysfs", gpu.folder)]
     return Device(
         index=index,

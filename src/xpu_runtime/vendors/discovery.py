@@ -81,9 +81,9 @@ def load(config: Config) -> Inventory:
 def refresh(root: str, is_simulated: bool) -> Inventory:
     """Asks the drivers below `root`, and renews the cache.
 
-    An inventory without a device is not kept: a command in another view of the machine (a container without
-    the driver's nodes) sees the same files, and its answer would refuse every start. Nor is one of a driver
-    that did not answer: it may answer the next start. Nor is one that only the caller's LD_LIBRARY_PATH led
+    Three kinds of inventories are not kept. One without a device: a command in another view of the machine (a
+    container without the driver's nodes) sees the same files, and its answer would refuse every start. One of
+    a driver that did not answer: it may answer the next start. One that only the caller's LD_LIBRARY_PATH led
     to: starts look without it.
     """
     global _has_asked

@@ -149,7 +149,7 @@ def find(inventory: Inventory, selector: str) -> Device | None:
 
 
 def why_not_found(inventory: Inventory, selector: str) -> str:
-    """Why `find` has no device for `selector`, as the rest of a sentence on what names it."""
+    """Why `find` has no device for `selector`, as the rest of a sentence that names the selector."""
     if selector.startswith(UUIDS) and len(selector) < _SHORTEST_START:
         return f"which is too short: the start of a UUID needs at least {_SHORTEST_START} characters"
     several = [device.index for device in inventory.devices if begins(selector, device.uuid)]

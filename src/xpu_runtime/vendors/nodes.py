@@ -11,7 +11,7 @@ import stat
 from xpu_runtime.linux import files
 from xpu_runtime.vendors.inventory import Node
 
-#: Of /proc/devices: the kernel's has a few hundred lines, and majors below 4096 (12 bits).
+#: The size of /proc/devices: the kernel's has a few hundred lines, and majors below 4096 (12 bits).
 _MAX_BYTES = 1 << 20
 _MAX_DIGITS = 4
 

@@ -37,7 +37,7 @@ def _load(problems: list[DeviceError]) -> list[Vendor]:
         try:
             module = importlib.import_module(f"{vendors.__name__}.{each.name}")
             found += [module.VENDOR] if hasattr(module, "VENDOR") else []
-        except Exception as error:  # whatever somebody has put there: the other vendors' devices stay
+        except Exception as error:  # anybody's file may be wrong: the other vendors' devices stay
             text = f"{each.name} in {vendors.__path__[0]} cannot be loaded: {error!r}"
             problems.append(DeviceError(text, "mend or remove that file, or install the runtime again"))
     return sorted(found, key=lambda vendor: (vendor.order, vendor.name))
@@ -146,7 +146,7 @@ def utilization(
 
 
 def naming_processes(inventory: Inventory) -> frozenset[str]:
-    """The devices, by UUID, whose drivers tell what single processes use of their time."""
+    """The devices, by UUID, whose drivers report the use of single processes."""
     asked = [theirs for vendor, _, theirs in _to_ask(inventory) if vendor.names_processes]
     return frozenset(device.uuid for theirs in asked for device in theirs)
 
@@ -216,5 +216,5 @@ def _to_ask(inventory: Inventory) -> list[tuple[Vendor, Driver, tuple[Device, ..
 
 
 def _of(vendor: Vendor, error: Exception) -> DeviceError:
-    """What a vendor's driver, or a fault of its file, has raised."""
+    """The error of a vendor's driver, or of its file."""
     return error if isinstance(error, DeviceError) else DeviceError(f"asking {vendor.name} failed: {error!r}")

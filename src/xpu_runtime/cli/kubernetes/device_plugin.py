@@ -123,7 +123,7 @@ def device_plugin(
 
 def _is_default(path: str) -> bool | None:
     """Whether our runtime starts a pod without a RuntimeClass; None: the file does not tell."""
-    # Only where there is such a pod: a parser of TOML is much of what the plugin may take of memory.
+    # These are imported only for such a pod: a parser of TOML takes much of the plugin's memory.
     from xpu_runtime import textfile, third_party
 
     third_party.enable()

@@ -24,7 +24,7 @@ from xpu_runtime.linux import address
 from xpu_runtime.version import VERSION
 
 _KEYS = "/etc/xpu/kubernetes/keys"
-#: Of who leads; the manifests make it.
+#: The Lease of the leading replica; the manifests make it.
 _LEASE = "xpu-extender"
 
 
@@ -90,7 +90,8 @@ def extender(
     where = access.find(kubeconfig)
     api = Api(where, "xpu-extender")
     url = advertise or f"{'https' if certificate else 'http'}://{_own_address()}:{serves[1]}"
-    # Nobody else listens there: one that is started again in its place has not to wait for its Lease's end.
+    # Only this replica listens at this address, so that it need not wait for its own Lease's end after a
+    # restart.
     identity = f"{socket.gethostname()}_{url}"
     leadership = Leadership(api, namespace or where.namespace, _LEASE, identity, url, log)
     end = threading.Event()

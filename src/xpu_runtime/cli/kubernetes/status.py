@@ -57,7 +57,7 @@ class NodeJson(TypedDict):
     name: str
     #: Version of the driver; null: not known.
     driver: str | None
-    #: Who chooses cards: `extender` or `node`; null: not known.
+    #: The program that chooses cards: `extender` or `node`; null: not known.
     placement: str | None
     #: Why nothing is known of its cards; null: it is.
     problem: str | None

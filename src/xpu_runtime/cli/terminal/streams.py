@@ -35,11 +35,11 @@ def log(text: str) -> None:
 
 
 def unwritten() -> str:
-    """Why stdout takes nothing any more, and what to do; "" where it has taken everything."""
+    """Why stdout accepts nothing any more, with a remedy; "" if everything is written."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        return ""  # who reads has enough
+        return ""  # the reader has read enough
     except OSError as error:
         todo = "free space where it goes, or send it elsewhere"
         return f"cannot write to stdout: {error.strerror or error}: {todo}"
@@ -47,7 +47,7 @@ def unwritten() -> str:
 
 
 def give_up() -> None:
-    """What could not be written is lost, so that the end of the process does not try again."""
+    """Drops unwritten output, so that the end of the process does not try again."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

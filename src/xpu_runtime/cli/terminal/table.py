@@ -1,7 +1,7 @@
-"""Tables for people, JSON and templates for scripts, and how all write amounts.
+"""Tables for people, JSON and templates for scripts, and the form of amounts in all of them.
 
-On a terminal a table is as wide as the window: what has no room is cut, or left out by columns, the least
-important first, and that is said. Anywhere else, and with --wide, nothing is. Knows no command.
+On a terminal a table is as wide as the window: cells are cut, or columns left out, the least important first,
+and a line says so. Without a terminal, and with --wide, everything is shown. This module knows no command.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _NARROWEST = 20
 
 
 class Column(Value):
-    """A column: its head, a text for each row, and what becomes of it in a narrow window."""
+    """A column: its head, a text for each row, and how it fits into a narrow window."""
 
     head: str
     cells: Sequence[str]
     #: It may be cut to so many characters; 0: it is whole or not there.
     least: int = 0
-    #: What is cut is in the middle: the ends tell the texts apart.
+    #: A text is cut in the middle, because its two ends tell it apart from others.
     keeps_end: bool = False
-    #: Of its texts, one of screen.STYLES each; none: plain.
+    #: The style of each text, one of screen.STYLES; none: plain.
     styles: Sequence[str] = ()
-    #: What takes its place where it has to be left out.
+    #: The column that replaces this one if there is no room for it.
     short: Column | None = None
     is_number: bool = False
 
@@ -61,7 +61,7 @@ def width_of_window(wide: bool) -> int | None:
 
 
 def width_of(columns: Sequence[Column]) -> int:
-    """Of a table in which nothing is cut."""
+    """The width of a table in which nothing is cut."""
     return sum(each.width + len(GAP) for each in columns) - len(GAP)
 
 
@@ -110,12 +110,12 @@ def _fitting(
 
 
 def cut(text: str, width: int, keeps_end: bool) -> str:
-    """The text, or what fits of it: its beginning, or with `keeps_end` its two ends."""
+    """The text, cut to the width: its beginning, or with `keeps_end` its two ends."""
     if columns_of(text) <= width:
         return text
     kept = width - len(_CUT)
     end = fitting(text[::-1], kept * 2 // 3 if keeps_end else 0)[::-1]
-    while end and not columns_of(end[0]):  # an accent, whose letter has gone
+    while end and not columns_of(end[0]):  # an accent whose letter is gone
         end = end[1:]
     return fitting(text, kept - columns_of(end)) + _CUT + end
 
@@ -165,8 +165,8 @@ watch_option = click.option(
 
 
 def watched(page: Callable[[int], list[Line]]) -> None:
-    """Shows a page, which is given the window's width, again and again, as --watch does; what is wrong
-    meanwhile stands in its place."""
+    """Shows a page again and again, as --watch does; `page` gets the window's width. An error appears in
+    place of the page."""
     if not screen.can_watch():
         raise click.UsageError(
             "--watch needs a terminal that can be drawn on; for scripts there are --json and --format."

@@ -1,6 +1,6 @@
 """--format of commands that print a table, as docker has it: `{{.Field}}`, `{{json .}}`, `table`, `json`.
 
-A field is a column of the wide table. Nothing else of Go templates is understood, and all else is refused.
+A field is a column of the wide table. Any other part of Go templates is refused.
 """
 
 from __future__ import annotations

@@ -165,4 +165,4 @@ def _old_modules() -> list[str] | None:
                 now = compile(source, file, "exec", dont_inherit=True, optimize=2)
                 if bundle.get_code(module) != now:
                     old.append(module)
-    return sorted([*old, *index])  # of what is left there is no file any more
+    return sorted([*old, *index])  # the names that are left have no file any more

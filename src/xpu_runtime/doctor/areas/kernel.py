@@ -26,7 +26,7 @@ def of_cgroups(
     controllers of the v1 hierarchies that this process is in, one or more words each ("cpu,cpuacct")."""
     v1 = [each for each in mounted if each.version == 1 and "devices" in each.controllers]
     points = [each.mountpoint for each in mounted if each.version == 2]
-    # runc takes `top` for v2 if that is mounted there, else needs v1's devices hierarchy.
+    # runc takes `top` for v2 if that is mounted there; otherwise it needs v1's devices hierarchy.
     v2 = top if top in points else points[0] if points else None
     manager = "systemd" if systemd else "no systemd"
     any_v1 = any(each.version == 1 for each in mounted)
@@ -61,7 +61,7 @@ def of_cgroups(
 
 
 def _not_mounted(mounted: list[cgroups.Hierarchy], own: tuple[str, ...]) -> list[str]:
-    """Of the v1 hierarchies that this process is in, those that are mounted nowhere: runc wants each."""
+    """The v1 hierarchies of this process that are mounted nowhere; runc needs each."""
     there = {controller for each in mounted for controller in each.controllers}
     return [name for name in own if not there.intersection(name.split(","))]
 

@@ -119,7 +119,7 @@ def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding
             text += f"({proc.name(grant.pid)}) hangs"
             yield finding.problem(_CHECK, text, f"find out why it waits; to end it: kill -9 {grant.pid}")
     if _unknown(path, grants):
-        # What has started since the ledger was read is in it by now.
+        # By now the ledger has the containers that have started since it was read.
         with PodLedger(path, as_is=True) as ledger:
             later = ledger.grants()
         for grant in _unknown(path, later):

@@ -35,7 +35,7 @@ def look(machine: Machine) -> Iterator[Finding]:
 
 
 def _experimental(inventory: Inventory) -> Iterator[Finding]:
-    """What this node would use, and no card has tried."""
+    """Drivers and backends that this node would use and that nobody has tried on a card."""
     offered = {
         backend.NAME
         for device in inventory.devices

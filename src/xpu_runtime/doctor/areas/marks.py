@@ -1,7 +1,7 @@
-"""What an operator has said of devices (`xpu drain`, `xpu reserve`), where that is not as they meant it.
+"""Marks of an operator (`xpu drain`, `xpu reserve`) that do not work as they were meant.
 
-`xpu devices` shows the marks of the devices that are there; not those of a device that has left, which come
-into force when it is back.
+`xpu devices` shows the marks of present devices, but not those of a device that has left; these come into
+force when it is back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The device nodes on the host, and the links by which systemd knows them.
 
-The hook makes nodes in containers by their numbers, so that a wrong one on the host stops programs of the
-host (and whatever else wants it there), and tells that the numbers may be wrong.
+The hook makes nodes in containers by the devices' numbers, so a wrong node on the host stops only the host's
+own programs. But it is a sign that the numbers may be wrong.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def _wrong(root: str, node: Node) -> Iterator[Finding]:
 
 
 def links(machine: Machine, folder: str) -> Iterator[Finding]:
-    """What is wrong with the links in `folder` (/dev/char) of devices that running containers have.
+    """Problems of the links in `folder` (/dev/char) for devices of running containers.
 
     systemd drops the rule of a device without such a link at the next `daemon-reload`. Starts make the link,
-    so that it matters only for containers that run.
+    so that a missing one matters only for containers that already run.
     """
     inventory = machine.inventory
     assert inventory is not None

@@ -40,7 +40,7 @@ def look(machine: Machine) -> Iterator[Finding]:
 
 
 def hooks(folders: tuple[str, ...]) -> Iterator[Finding]:
-    """What is wrong with files in `folders` that name our hook."""
+    """Findings on the files in `folders` that name our hook."""
     name = os.path.basename(paths.HOOK)
     for path in (each for folder in folders for each in sorted(glob.glob(f"{glob.escape(folder)}/*.json"))):
         try:

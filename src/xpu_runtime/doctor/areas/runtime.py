@@ -1,5 +1,5 @@
-"""The low-level runtime, which does the work behind us: runc or crun. What containers were created with stays
-theirs (start/created.py)."""
+"""The low-level runtime that does the work behind us: runc or crun. A container keeps the one that it was
+created with (start/created.py)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _new_ones(machine: Machine) -> Iterator[Finding]:
 
 
 def of_version(path: str, version: str, mounted: list[cgroups.Hierarchy], name: str) -> Finding:
-    """What this version of the runtime `name` at `path` means with these hierarchies of cgroups."""
+    """A finding on the version of the runtime `name` at `path`, with these hierarchies of cgroups."""
     # Debian 11's: it puts containers into v1 alone where both are mounted; 1.1 puts them into both.
     if version.startswith("runc version 1.0.") and {each.version for each in mounted} == {1, 2}:
         text = f"{path} ({version}) makes no cgroup v2 folders beside v1: library holds what needs one"

@@ -1,4 +1,4 @@
-"""The security modules that can keep containers from what we put into them: SELinux and AppArmor."""
+"""The security modules that can deny containers the files that we give them: SELinux and AppArmor."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from xpu_runtime.vendors.inventory import Device, Inventory
 def with_known(before: Inventory | None, now: Inventory) -> Inventory:
     """`now`, and, with a fault, the devices of `before` that are missing now.
 
-    Otherwise the kubelet would take a device for removed: for a card that has fallen off the bus a driver may
+    Otherwise the kubelet would take a device for removed. For a card that has fallen off the bus a driver may
     report neither UUID nor memory, nor its MIG devices; a driver that does not answer, or is not loaded,
     reports nothing at all.
     """

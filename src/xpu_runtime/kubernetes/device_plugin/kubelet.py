@@ -1,9 +1,9 @@
 """The plugin's calls to the kubelet: registration, and the IDs of pods.
 
-A kubelet that starts removes all sockets of plugins and makes its own anew; so the plugin looks each second
-whether both are as they were (whether it is the same kubelet, more often), and otherwise listens and
-registers again. A list that the kubelet follows ends before another one is registered: to kubelets of 1.25 to
-1.36 the end of any list is the end of the resource, whoever has registered it by then (kubernetes#121994).
+A kubelet that starts removes all plugins' sockets and makes its own anew. So the plugin looks each second
+whether both are unchanged (and more often whether it is the same kubelet), and if not, listens and registers
+again. A list that the kubelet follows ends before another one is registered: for kubelets of 1.25 to 1.36 the
+end of any list is the end of the resource, whichever plugin has registered it by then (kubernetes#121994).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _PREFIX = "xpu-"
 #: Seconds until a resource is registered again whose list the kubelet does not follow; twice as many each
 #: time, up to the last. Two plugins with one resource take it from each other.
 _UNWATCHED_S, _LONGEST_UNWATCHED_S = 3.0, 60.0
-#: Seconds between two looks at the Node's status that both tell of nothing, until that is true of what is
-#: offered: the kubelet writes it each 10 s, and what is read may have been written before. One that does not
-#: reach the API server any more is known for silent by then (the node controller waits 40 to 50 s).
+#: Seconds between two looks at the Node's status; if both show none of the offered resources, the kubelet has
+#: lost them. The kubelet writes the status each 10 s, and a look may read an older one. By then a kubelet
+#: that does not reach the API server is known as silent (the node controller waits 40 to 50 s).
 _STATUS_S = 55.0
 #: Seconds for the kubelet to take note of a list's end. In these none of the resource is to be had, and a pod
 #: that is admitted then fails.
@@ -171,8 +171,8 @@ class Registrations:
             if kubelet is None:
                 raise KubeletError(f"there is no kubelet: no {v1beta1.KUBELET_SOCKET} in {self._folder}")
             for each in self._all:
-                # What it follows it has taken: somebody has only changed its socket's mode or owner, or it
-                # has answered too late.
+                # A list that the kubelet follows is registered: its socket's mode or owner has changed, or
+                # the kubelet has answered too late.
                 each.is_known = each.has_socket and (each.is_watched or (each.is_known and not is_other))
             self._drop_unwatched()
             # A registration ends the calls on the one before: not of those that are well.

@@ -1,6 +1,6 @@
 """Prometheus metrics of the plugin, and whether it is well, over HTTP.
 
-Counters are kept here; everything else is asked for at each scrape.
+Counters are kept here; all other values are read at each scrape.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Snapshot(Value):
     devices: Mapping[str, tuple[bool, bool]] = {}
     registrations: int = 0
     registered: bool = False
-    #: The last time that each went well: nothing else does.
+    #: Whether the last call to each went well.
     api_answers: bool = False
     ledger_answers: bool = False
     drivers_answer: bool = False

@@ -38,7 +38,7 @@ def annotation(
 ) -> str:
     """The annotation's value. `cards`, and `strengths` as for `labels` (none: not known): of the inventory's
     devices, in their order; `allocations`: by the pods' UIDs; `unenforced`: the kinds of limits that may go
-    unheld; `resources`: what the node offers; `keys`: ids of the keys that the node verifies with."""
+    unheld; `resources`: those that the node offers; `keys`: ids of the keys that the node verifies with."""
     known: Sequence[tuple[str, str] | None] = strengths or [None] * len(inventory.devices)
     devices = tuple(
         _row(device, card, held, unenforced) for device, card, held in zip(inventory.devices, cards, known)

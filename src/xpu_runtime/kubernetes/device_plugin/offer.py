@@ -55,7 +55,7 @@ class Waiting(Value):
     """Requests of pods bound to this node for a resource that the kubelet has not given them yet."""
 
     units: int = 0
-    #: Of these, the part that is not in `Card.use`.
+    #: The part of these that is not in `Card.use`.
     not_allocated: int = 0
 
 
@@ -91,7 +91,7 @@ def free_units(resource: str, card: Card, use: Use, resources: Resources) -> int
 
 
 def _not_counted(kind: str) -> NotImplementedError:
-    """Of a kind that is new: nothing is offered at all, rather than a number that means something else."""
+    """For a new kind of resource nothing is offered: a wrong number would be worse."""
     return NotImplementedError(f"{kind}: its units cannot be counted yet")
 
 

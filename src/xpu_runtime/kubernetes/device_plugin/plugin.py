@@ -37,8 +37,8 @@ _KUBELET_S, _RECONCILE_S = 1.0, 1.0
 _GLANCE_S = 0.2
 #: And until that is done though nothing has changed: pods that nobody tells of lose what they have.
 _RECONCILE_ANYWAY_S = 10.0
-#: A thread that has not come round for so many seconds hangs. Of those that look again each second: the pods'
-#: watch and the reports wait for as long as nothing happens, and an end is set to each of their questions.
+#: A thread that has not come round for this many seconds hangs. This holds for those that look again each
+#: second: the pods' watch and the reports may wait for long, and each of their requests has a timeout.
 _HANGS_S = 120.0
 _PODS = "/api/v1/pods"
 
@@ -88,7 +88,7 @@ class Plugin:
         self._stop = threading.Event()
         self._own_threads = Threads("the device plugin", self._stop.set)
         self._is_due = threading.Event()
-        #: When the kubelet's folder, and what is reserved, was looked at last (time.monotonic).
+        #: The last look at the kubelet's folder, and at the reservations (time.monotonic).
         self._registered_at = self._reconciled_at = time.monotonic()
         self._resources = resources = resources_of(self._last)
         self._ledger = SharedLedger()
@@ -146,7 +146,8 @@ class Plugin:
                 if not self._is_sole():
                     what = "the lock of the node's one device plugin was removed: a second could run"
                     raise XpuError(what, "start it again, as a DaemonSet does by itself")
-                # Not before the offer is known: the kubelet would take the devices for removed.
+                # The plugin registers only when the offer is known: the kubelet would take the devices for
+                # removed.
                 is_known, is_early = self._offering.inventory is not None, self._offering.is_about_to_tell
                 if is_known:
                     self._registrations.look()
@@ -273,7 +274,8 @@ class Plugin:
 
 
 def _keep_small() -> None:
-    """glibc gives each thread an arena of its own, which grows by what that thread used at most."""
+    """Keeps memory small: glibc gives each thread an arena of its own, which grows to the thread's highest
+    use."""
     try:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     except AttributeError:

@@ -22,8 +22,8 @@ from xpu_runtime.vendors.inventory import Inventory
 
 #: The UID that the kubelet gave a pod of its own folder (static pods); the API's object of it has another.
 _MIRROR = "kubernetes.io/config.mirror"
-#: That UID is an MD5 (kubernetes, pkg/kubelet/config/common.go, applyDefaults). Anybody can write the
-#: annotation, and the UIDs of the API have dashes: with those it names a pod of somebody else.
+#: The kubelet's UID is an MD5 (kubernetes, pkg/kubelet/config/common.go, applyDefaults). Anybody can write
+#: the annotation, but a UID with dashes is the API's, and would name another pod.
 _HASH = re.compile(r"[0-9a-f]{32}")
 
 #: An amount as units.py shows it. Names in the API have no capitals: none of a container or pod is one.
@@ -194,7 +194,7 @@ def _refusal_line(refusal: Refusal, pod: PodOnNode, known: Resources, inventory:
     count = int(found.get("XPU_COUNT", 1))
     asked = pod.demand.of(refusal.container)
     if asked is not None and asked.memory_percent is not None:
-        # Of a smaller device the same percentage is less.
+        # The same percentage of a smaller device is less.
         percent = memory * 100 // max(device.memory_bytes for device in inventory.devices)
         percent = min(percent, cores or 100)
         nearest = Demand(count, None, percent, percent) if percent else None

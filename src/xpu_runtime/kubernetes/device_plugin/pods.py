@@ -250,8 +250,8 @@ class Pods:
         """Reserves the pod's share; XpuError, or a Refusal, if it gets none."""
         if pod.problem:
             raise XpuError(pod.problem)
-        # Another runtime would start it as if it had asked for nothing: it would run, see no GPU, and keep
-        # from others what it holds. Of a class that it names only the API knows which runtime that is.
+        # Another runtime would start it without its devices: it would run, see no GPU, and keep its share
+        # from other pods. For a RuntimeClass that the pod names, only the API knows the runtime.
         if not pod.runtime_class and self._is_default() is False:
             raise no_class(pod, is_sure=True)
         inventory, config = self._inventory(), self._config()
@@ -305,8 +305,8 @@ class Pods:
 
     def ensure_all(self, listed: Callable[[float], Iterable[PodOnNode]], until: float) -> None:
         """The same for all pods of the node, for a start whose pod is unknown; `listed` gets the number of
-        seconds that it may ask. A refused pod is no error: the hook refuses its container (except for one
-        without our RuntimeClass, whose event says so). XpuError if the pods are not known."""
+        seconds that it may take. A refused pod is no error: the hook refuses its container (except for one
+        without our RuntimeClass, whose event has the reason). XpuError if the pods are not known."""
         while True:
             try:
                 for pod in self._listed(listed, until):

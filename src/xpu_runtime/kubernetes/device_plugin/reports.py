@@ -1,7 +1,7 @@
 """Reports to the API server: events on pods, and the Node's labels and annotation; in a thread of its own.
 
-So no other part waits for an API server that is slow or away. Of the changes to the node only the last is
-kept. An event waits until the API server takes it; if too many wait, the oldest are dropped.
+So a slow or absent API server delays no other part. Only the last change of the node is kept. An event waits
+until the API server takes it; if too many wait, the oldest are dropped.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ KUBELET_SOCKET = "kubelet.sock"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 #: The largest message that gRPC takes by default, and so the kubelet.
 MOST_BYTES = 4 << 20
-#: Of a device's ID, by the comment in api.proto.
+#: The length of a device's ID, by the comment in api.proto.
 LONGEST_ID = 63
 
 REGISTER = "/v1beta1.Registration/Register"

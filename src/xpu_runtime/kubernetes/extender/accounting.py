@@ -20,7 +20,7 @@ from xpu_runtime.request.assignment import Assignment
 
 #: kube-scheduler's scores of extenders (MaxExtenderPriority).
 HIGHEST = 10
-#: Of a node's score how much says how full the chosen devices would be; the rest, how full the node would be.
+#: The part of a node's score for how full the chosen devices would be; the rest is for the whole node.
 _OF_DEVICES = 0.8
 
 
@@ -44,7 +44,7 @@ def count(node: Node, pods: Mapping[str, Pod], assumed: Mapping[str, Assumed]) -
         return
     has = node.devices
     node.memory, node.cores = has.memory, has.cores
-    if node.pods or has.reserved:  # else it shares its numbers with the nodes that are like it
+    if node.pods or has.reserved:  # otherwise it shares its numbers with the nodes like it
         memory, cores = list(has.memory), list(has.cores)
         holdings(node, pods, assumed, memory, cores)
         node.memory, node.cores = memory, cores

@@ -18,8 +18,8 @@ from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.objects import Assumed, Decided, Pod
 from xpu_runtime.request import assignment
 
-#: Seconds for the request that binds. A replica that does not lead any more must have no request under way:
-#: this is less than what is between its last renewal that counts and another's taking over (leading.py).
+#: Seconds for the request that binds. A replica that no longer leads must have no request under way: this is
+#: less than the time between its last valid renewal and another replica's takeover (leading.py).
 BIND_S = 4.0
 #: Seconds for one that only asks.
 _GET_S = 2.0
@@ -107,7 +107,7 @@ class Binder:
             self._cluster.set_pod(data, is_read=True)
             self._is_there(_node_of(data), assumed.node)
             return
-        if error.status:  # else the request may be under way still
+        if error.status:  # without a status the request may still be under way
             self._cluster.forget(pod.uid)
         raise NotBound(str(error)) from error
 

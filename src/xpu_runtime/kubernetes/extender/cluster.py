@@ -1,9 +1,9 @@
-"""The cluster: nodes with their devices, the pods on them, and pods that are being bound, or wait to be with
-their group (groups.py). state.py has the data.
+"""The cluster: nodes with their devices, the pods on them, and pods that are being bound, or wait for their
+group (groups.py). state.py has the data.
 
-Fed by the watches (following.py) and by binds, asked by filter, prioritize and bind. A node's result for a
-demand is cached, one byte each, and dropped when the node changes. All methods may be called from any thread;
-they wait only for one another.
+The watches (following.py) and binds feed it; filter, prioritize and bind ask it. A node's result for a demand
+is cached, one byte each, and dropped when the node changes. All methods may be called from any thread; they
+wait only for one another.
 
 A watch's changes are in order. A pod that a bind has read may be older than a watch's change since: the data
 of a pod that is gone is ignored, and a bound pod stays bound.
@@ -62,7 +62,7 @@ class Cluster:
         self._state = State(policy, clock)
         self._shared: dict[PodDemand, tuple[PodDemand, PodShape]] = {}
 
-    # What the watches say
+    # Changes that the watches report
 
     def set_node(self, name: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
         """A node is new, or has changed. Returns a new fault of its configuration; "": none."""
@@ -197,7 +197,7 @@ class Cluster:
                     continue
                 self._state.count(node)
                 verdict = judge(node, shape, self._state.binpack(shape, node), effort)
-                # That there is no place is known only where the effort was enough to see it.
+                # That there is no place is certain only if the search was not cut short.
                 verdicts[node.number] = verdict if verdict < FULL or effort.left >= 0 else UNKNOWN
                 found.append(verdict)
                 if time.monotonic() >= until:
@@ -217,7 +217,7 @@ class Cluster:
             return found
 
     def why_not(self, names: Iterable[str]) -> dict[str, str]:
-        """Of those of the nodes on which no pod can be placed: why."""
+        """The reasons of those nodes on which no pod can be placed."""
         with self._lock:
             nodes = self._state.nodes
             return {
@@ -300,7 +300,7 @@ class Cluster:
             return self._state.take(pod, name, self._clock() + HOLD_S, of) is not None
 
     def has_no_place(self, of: Member) -> None:
-        """That member has none on any node."""
+        """Notes that kube-scheduler has found no node for that member."""
         with self._lock:
             self._state.groups.fails(of.group)
 
@@ -379,12 +379,14 @@ class Cluster:
             return self._state.expire()
 
     def counts(self) -> dict[str, int]:
-        """For metrics: nodes by whether they serve, pods by what is known of them, bytes of their devices."""
+        """For metrics: nodes by whether they serve, pods by the state of their assignments, bytes of their
+        devices."""
         with self._lock:
             return self._state.counts()
 
     def _verified(self, uid: str, node: str, text: str | None) -> Held | None:
-        """What the pod's assignment says, if it is one of ours for that pod on that node; else None."""
+        """The content of the pod's assignment, if it is one of ours for that pod on that node; otherwise
+        None."""
         if text is None:
             return None
         try:

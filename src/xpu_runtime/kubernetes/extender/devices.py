@@ -75,7 +75,7 @@ def read(text: str | None, memory_unit: int) -> NodeDevices:
 
 def of_told(told: Told) -> NodeDevices:
     """A node's devices, for any placing program and any unit."""
-    rows = [row for row in told.devices if row.memory]  # of one that is lost nothing else is known
+    rows = [row for row in told.devices if row.memory]  # nothing more is known of a lost card
     return _devices(rows, told.reserved) if rows else NodeDevices("no GPUs")
 
 

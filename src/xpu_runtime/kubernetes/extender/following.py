@@ -35,7 +35,7 @@ class Following:
 
     def __init__(self, api: Api, cluster: Cluster, log: Callable[[str], None]) -> None:
         self._api = api
-        # Of nodes the rest, images above all, is most of it.
+        # Only nodes' metadata: the rest, above all the images, is most of a node.
         self._nodes_api = Api(api.access, "xpu-extender", metadata_only=True)
         self._cluster = cluster
         self._log = log

@@ -42,8 +42,8 @@ from typing import Any
 from xpu_runtime.value import Value
 
 #: The label of Coscheduling (sigs.k8s.io/scheduler-plugins, apis/scheduling/v1alpha1), and the annotation of
-#: kube-batch and Volcano (volcano.sh/apis, scheduling/v1beta1, KubeGroupNameAnnotationKey), whose pods
-#: another scheduler may be given.
+#: kube-batch and Volcano (volcano.sh/apis, scheduling/v1beta1, KubeGroupNameAnnotationKey); another scheduler
+#: may get the pods of these two.
 _LABEL, _ANNOTATION = "scheduling.x-k8s.io/pod-group", "scheduling.k8s.io/group-name"
 
 #: Seconds that a place is held. kube-scheduler has a member wait for the others for 60 with Coscheduling
@@ -53,7 +53,7 @@ HOLD_S = 330.0
 #: before: longer than kube-scheduler's backoff (podMaxBackoffSeconds, 10), after which it asks about the
 #: next.
 AGAIN_S = 15.0
-#: As AGAIN_S, of a group that is not asked about all at once, and whose tries come to nothing.
+#: Like AGAIN_S, for a group whose members come one by one, and whose tries fail.
 VAIN_S = 0.5
 
 #: Reasons of PodScheduled that kube-scheduler gives where it has tried a pod; a pod that waits for its gates

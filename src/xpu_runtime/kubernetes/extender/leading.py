@@ -162,8 +162,8 @@ class Leadership:
             return False
         if is_ours:
             self._put(lease, self._identity)
-            # Of a process before this one, where it has not led yet; or got by a request whose answer was
-            # lost, after another has led.
+            # The Lease is of an earlier process if this one has not led yet. Or a request whose answer was
+            # lost has got it, after another replica has led.
             return self._leads(began, is_new=began >= self._until)
         if is_free:
             try:

@@ -21,7 +21,7 @@ _PODS = (
     "Pods that ask for devices, by state: waiting, binding, bound; held (they wait, and a place is held for "
     "their group) and unverified (bound, and their assignment proves nothing)."
 )
-#: Of Cluster.counts: the metric, its labels, and its help.
+#: For each number of Cluster.counts: the metric, its labels, and its help.
 _GAUGES: tuple[tuple[str, str, dict[str, str], str], ...] = (
     (
         "nodes",

@@ -33,7 +33,7 @@ class Pod:
         self.node = ""
         #: Its share there; None: not known.
         self.held: Held | None = None
-        #: Of the API's object at the last reading.
+        #: The API object's stamp at the last reading.
         self.stamp = 0
 
 

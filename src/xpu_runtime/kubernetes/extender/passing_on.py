@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 PASSED_ON = "X-Xpu-Passed-On"
 #: Seconds for a connection, and for an answer: a bind of the leader may take 8.
 _CONNECT_S, _ANSWER_S = 2.0, 12.0
-#: Of an answer to a filter of all nodes.
+#: The length of an answer to a filter of all nodes.
 _LONGEST_ANSWER = 64 << 20
 #: ssl.VERIFY_X509_PARTIAL_CHAIN, which Python has a name for from 3.10 on (OpenSSL's
 #: X509_V_FLAG_PARTIAL_CHAIN).

@@ -129,7 +129,7 @@ class Reasons:
             amount = gib(show(max(memory, 0), "G"))
             with_cores = only is None or only.cores is not None
             amount += f" and {max(cores, 0)}% of its cores" if with_cores else ""
-        # Of the rest others have something, or it would be all that there is.
+        # Others have something of the rest, or pods may not have it.
         at_most = "" if memory == most else " for pods"
         return f"{amount} free" if is_free else f"has {amount}{at_most}"
 
@@ -169,7 +169,7 @@ def nearest(demand: Demand, node: NodeSummary, unit: int) -> tuple[tuple[int, fl
 def _nearest_of(
     node: NodeSummary, positions: list[int], demand: Demand, unit: int
 ) -> tuple[tuple[int, float], Demand] | None:
-    """Of devices of one kind."""
+    """The same for devices of one kind."""
     cards, memory, cores = node.devices.cards, node.memory, node.cores
     if demand.is_whole:
         count = min(sum(memory[each] == cards.capacities[each] for each in positions), demand.count)

@@ -36,9 +36,8 @@ from xpu_runtime.linux import address
 #: Seconds that requests under way have when it is to end; a Pod has 30 by default.
 _END_S = 15.0
 _EXPIRE_S = 1.0
-#: Seconds that a question waits for what is on its way: a leader, or the first reading of nodes and pods. An
-#: error is dear: kube-scheduler tries a pod again only when something changes in the cluster, or after
-#: minutes.
+#: Seconds that a question waits for a leader or for the first reading of nodes and pods. An error is
+#: expensive: kube-scheduler tries a pod again only when something changes in the cluster, or after minutes.
 _PATIENCE_S, _LOOK_S = 4.0, 0.1
 
 
@@ -47,9 +46,10 @@ _MOST_CONNECTIONS, _REQUEST_S = 256, 10.0
 #: Seconds that a connection may lie idle. Go's client gives one up after 90: it must not use one at the
 #: moment at which it is closed here, as it does not repeat a POST.
 _IDLE_S = 150.0
-#: Of a request. 10,000 names are half a megabyte, 2.6 at their longest; whole nodes, which are sent without
-#: nodeCacheCapable, have 10 to 40 kB each. Read, nodes take 5 times their size, and the worst JSON 26 times:
-#: with what the cluster takes (120 MiB) that is to stay below the manifests' limit (512 MiB).
+#: The length of a request. 10,000 names take half a megabyte, 2.6 at their longest; whole nodes, which are
+#: sent without nodeCacheCapable, take 10 to 40 kB each. In memory nodes take 5 times their size, and the
+#: worst JSON 26 times: with the data of the cluster (120 MiB) this must stay below the manifests' limit (512
+#: MiB).
 _LONGEST_BODY = 8 << 20
 
 
@@ -98,7 +98,7 @@ class Extender:
             "/filter": (verbs.filter, lambda text: {"Error": text}),
             # There is no Error in a list of scores: without any, the other priorities decide.
             "/prioritize": (verbs.prioritize, lambda text: []),
-            # Nor in this: no node is offered, and nothing ended.
+            # This answer has no Error either: no node is offered, and no pod ends.
             "/preempt": (verbs.preempt, lambda text: {"NodeNameToMetaVictims": {}}),
             "/bind": (verbs.bind, lambda text: {"Error": text}),
         }
@@ -243,8 +243,8 @@ class Extender:
         is_frozen = False
         while not self._ended.wait(_EXPIRE_S):
             if not is_frozen and self._following.is_complete:
-                # What was read of the cluster stays, and is freed without cycles. A collection that looks at
-                # it all again holds up a filter for a tenth of a second with 10,000 nodes.
+                # The data of the cluster stays, and is freed without cycles. A collection that looks at all
+                # of it again delays a filter by a tenth of a second with 10,000 nodes.
                 gc.collect()
                 gc.freeze()
                 is_frozen = True

@@ -218,7 +218,7 @@ def without_percent(text: str) -> str:
 
 
 def _pod_and_nodes(args: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str], Any]:
-    """The pod, the names of the nodes, and the nodes themselves where they were sent (else None)."""
+    """The pod, the names of the nodes, and the nodes themselves if they were sent (otherwise None)."""
     pod, names, nodes = (_field(args, field) for field in ("Pod", "NodeNames", "Nodes"))
     if not isinstance(pod, dict):
         raise WrongRequest("there is no Pod")
@@ -233,7 +233,7 @@ def _pod_and_nodes(args: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str
 
 
 def _field(args: Mapping[str, Any], name: str) -> Any:
-    """A field by its name, in whichever case, as Go reads it; None where it is missing."""
+    """A field by its name, in any case of letters, as Go reads it; None if it is missing."""
     if name in args:
         return args[name]
     lower = name.lower()
@@ -249,7 +249,7 @@ def _priority(pod: Mapping[str, Any]) -> int:
 
 
 def _uid(victim: Mapping[str, Any]) -> str:
-    """Of a MetaPod, or of a whole pod."""
+    """The UID of a MetaPod, or of a whole pod."""
     return str(_field(victim, "UID") or victim["metadata"]["uid"])
 
 

@@ -48,7 +48,7 @@ def keep(keys: str, write: Callable[[bytes], bool]) -> None:
     if read(keys) is None:
         # A cluster without the extender has none.
         say(f"no keys in {keys}: they are looked for each {_PAUSE_S:.0f} s")
-    # Not the present content: the Secret may have changed since the init container has read it.
+    # The present content does not count: the Secret may have changed since the init container has read it.
     written = tried = None
     again_at, pause = 0.0, _PAUSE_S
     while True:

@@ -42,7 +42,7 @@ def schedule(prefix: str) -> bool:
         then = "apply packaging/kubernetes/uninstall.yaml when they have ended"
         say(f"the node has no systemd: {then}", error=True)
         return False
-    # Not by its file, which may be the only trace of a call that was killed.
+    # systemd knows whether the timer is active. Its file may be the only trace of a call that was killed.
     with contextlib.suppress(ConfigError):
         run("systemctl", "is-active", "--quiet", f"{_NAME}.timer")
         return True
@@ -58,7 +58,7 @@ def cancel() -> None:
     """Removes the timer, if there is one; a new installation needs the files that it would remove."""
     if not os.path.exists(_path("timer")):
         return
-    # Not the service: it may be the caller.
+    # The service is left alone: it may be the caller.
     with contextlib.suppress(ConfigError):
         run("systemctl", "disable", "--now", f"{_NAME}.timer")
     for kind in ("timer", "service"):

@@ -21,8 +21,8 @@ _WAS = "# was: "
 
 
 def written(text: str, values: dict[str, Any], path: str) -> str:
-    """`text` with the section `values` in force; ConfigError where `path`, whose text it is, has no such
-    form."""
+    """`text` with the section `values` in force; ConfigError if `text`, which is the content of `path`, does
+    not allow it."""
     theirs = without(text, path)
     before, section, after = _split(theirs, path)
     was = "".join(f"{_WAS}{line}" for line in section.splitlines(keepends=True))

@@ -35,14 +35,14 @@ _PACKAGE, _OURS = "/usr/bin", os.path.join(tree.PREFIX, "bin")
 _PACKAGE_VERSION = "/usr/lib/xpu-container-runtime/python/xpu_runtime/version.py"
 #: In the run folder: the file of `xpu runtime retire` (cli/removal.py).
 _CALLERS = "callers"
-#: Of `xpu runtime`'s output after a change.
+#: The beginning of `xpu runtime`'s output after a change.
 _TOLD_TO_RESTART = "For the change to take effect"
 _SMALL = 64 << 10
-#: What `uninstall` returns where containers still call the tree, and nothing removes it after them; and where
-#: another pod has installed since, so that nothing was taken away.
+#: Results of `uninstall`: containers still call the tree, and nothing removes it after them; another pod has
+#: installed since, so that nothing was removed.
 PENDING, KEPT = 3, 4
-#: Locked by who changes the node, as it is there on each and nobody else locks it. A pod that was deleted by
-#: force may still uninstall while the one in its place installs.
+#: Whoever changes the node locks this folder: it exists on each node, and nobody else locks it. A pod that
+#: was deleted by force may still uninstall while its replacement installs.
 _LOCKED = "/etc"
 
 
@@ -177,7 +177,8 @@ def _finish() -> int:
         agent_unit.stop()
     if done.get("programs") != _PACKAGE and done.get("made_state"):
         _remove_state()
-    # Not before: it has the runtime, as long as it may be called, give nothing to a pod that nobody placed.
+    # Until now the section was needed: with it a runtime that is still called refuses pods without an
+    # assignment.
     _remove_section()
     tree.remove(tree.PREFIX)
     shutil.rmtree(FOLDER, ignore_errors=True)

@@ -66,7 +66,7 @@ class Library(Backend):
         from xpu_runtime.limits import pages
 
         place = folders.of(grant)
-        # A limit that something else holds may change there without our knowing.
+        # If another backend holds a limit, it may change there without our notice.
         entries = tuple(
             pages.Entry(
                 slice_.device_uuid,

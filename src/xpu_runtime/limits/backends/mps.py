@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
         #: The daemon's folder on the host.
         folder: str
-        #: Of the control daemon; null: none runs.
+        #: The process id of the control daemon; null: none runs.
         control_pid: int | None
-        #: Of the MPS server; null: none runs.
+        #: The process id of the MPS server; null: none runs.
         server_pid: int | None
-        #: That the container's programs get; null: no cap, or not known.
+        #: The percentage that the container's programs get; null: no cap, or not known.
         active_thread_percentage: int | None
 
 

@@ -163,7 +163,7 @@ class DriverFiles(Found):
         return found
 
     def _data(self, place: str) -> str | None:
-        """Of usr/share the driver's own comes first, where it lies in a folder of its own."""
+        """For usr/share the driver's own folder comes first, if it has one."""
         if self.folder and place.startswith("usr/share/"):
             own = self._judged(f"{os.path.dirname(self.folder)}/{place[4:]}")
             if own is not None:

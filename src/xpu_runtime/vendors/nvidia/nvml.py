@@ -285,7 +285,7 @@ def sensors(driver: Driver, devices: tuple[Device, ...]) -> dict[str, Sensors]:
 class Utilization:
     """As `Vendor.utilization`: NVML's samples of each process, which it takes every 1/6 to 1 s, in percent.
 
-    It has none for MIG devices, nor (nvmlDeviceGetProcessUtilization) for a process that did nothing.
+    NVML has no samples of MIG devices, or of a process that did nothing (nvmlDeviceGetProcessUtilization).
     """
 
     def __init__(self, driver: Driver, devices: tuple[Device, ...], whole: bool = False) -> None:

@@ -178,8 +178,8 @@ def _cached(cache: str) -> tuple[ldcache.Entry, ...]:
 
 
 def _of_file(root: str, path: str) -> list[ldcache.Entry]:
-    """An entry for the file's own name, and one for its SONAME, whose link may be missing; by the path of the
-    file itself, so that no link is followed again. UntrustedError."""
+    """An entry for the file's own name, and one for its SONAME, whose link may be missing. The path is that
+    of the file itself, so that no link is followed again. UntrustedError."""
     try:
         real = trusted.real(path, root)
         fd = os.open(os.path.join(root, real.lstrip("/")), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
