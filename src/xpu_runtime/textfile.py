@@ -7,6 +7,7 @@ that moment, or a power cut, meets the old file or the new one. Knows no engine'
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 
 from xpu_runtime.errors import ConfigError
@@ -62,11 +63,24 @@ def read(path: str) -> TextFile:
 
 def write(file: TextFile, text: str | None) -> None:
     """Replaces the file's text; a missing one is made with mode 0644. None removes it. OSError leaves it."""
+    if text == file.text and file.state is not None:
+        return
+    try:
+        _write(file, text)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        raise ConfigError(
+            f"{file.path} is a mount of its own, which cannot be replaced",
+            "change the file that is mounted there (findmnt names it; --config takes its path), or unmount "
+            "it first; nothing was changed",
+        ) from error
+
+
+def _write(file: TextFile, text: str | None) -> None:
     if text is None:
         _check_unchanged(file)
         os.unlink(file.target)
-        return
-    if text == file.text and file.state is not None:
         return
     if file.state is None:
         os.makedirs(os.path.dirname(file.target), mode=0o755, exist_ok=True)

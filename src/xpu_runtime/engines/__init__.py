@@ -7,7 +7,6 @@ textfile.py, below this layer, does the reading and writing.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import Any, Protocol, cast
 
 from xpu_runtime import registered
@@ -53,13 +52,13 @@ def engine(name: str) -> Engine:
 
 def unconfigure(known: Engine, file: TextFile, is_needed: bool = False) -> tuple[Edit, ...]:
     """The engine's files without our runtime; a file with nothing but the text that configure writes into a
-    new one is removed. ConfigError.
+    new one is removed, also behind a link. ConfigError.
 
     `is_needed`: an engine was started with the file's name, and would not start again without the file.
     """
     edits = known.unconfigure(file)
     path = known.runtime_path(file)
-    if path is None or is_needed or file.mark or os.path.islink(file.path):
+    if path is None or is_needed or file.mark:
         return edits
     none = TextFile(file.path, file.target, "", None)
     for set_as_default in (False, True):

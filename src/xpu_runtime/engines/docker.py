@@ -54,7 +54,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     was_default = data.get("default-runtime")
     notes: tuple[str, ...] = ()
     if RUNTIME_NAME not in (runtimes or {}):
-        added = {RUNTIME_NAME: {"path": runtime_path}}
+        added = {RUNTIME_NAME: _entry_of(runtime_path)}
         if runtimes:
             text = _add(text, _find(text, "runtimes").value_start, RUNTIME_NAME, added[RUNTIME_NAME])
         elif runtimes is None:
@@ -66,6 +66,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
             text = _keep(text, "runtimes", empty)
         if not data and file.state is not None:
             text = _keep(text, "file", file.text)
+        if was_default == RUNTIME_NAME:
+            notes = (f"default-runtime was {RUNTIME_NAME} already; unconfigure takes that out, too",)
     elif not isinstance(entry, dict):
         raise _wrong_type(file.path, f"runtimes.{RUNTIME_NAME}")
     elif _is_ours(entry, runtime_path):
@@ -76,7 +78,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     else:
         member = _find(text, "runtimes", RUNTIME_NAME)
         theirs = _as_written(text, member)
-        text = _keep(_set(text, member, {"path": runtime_path}), RUNTIME_NAME, theirs)
+        text = _keep(_set(text, member, _entry_of(runtime_path)), RUNTIME_NAME, theirs)
         notes = (f"runtimes.{RUNTIME_NAME} was another program's; unconfigure brings that back",)
         if was_default == RUNTIME_NAME:
             text = _keep(text, "default-runtime", was_default)
@@ -99,7 +101,13 @@ def _as_written(text: str, member: _Member) -> _Source:
     return _Source(text[member.value_start : member.end])
 
 
-def _is_ours(entry: dict[str, Any], runtime_path: str) -> bool:
+def _entry_of(runtime_path: str) -> dict[str, Any]:
+    """Our entry. That of a program with another name has a mark, by which `unconfigure` knows it."""
+    is_plain = os.path.basename(runtime_path) == _PROGRAM
+    return {"path": runtime_path} if is_plain else {"path": runtime_path, _KEPT: {}}
+
+
+def _is_ours(entry: dict[str, Any], runtime_path: str = "") -> bool:
     """Whether the entry is of an installation of ours, and not of another program with our name."""
     path = entry.get("path", None if "runtimeType" in entry else runtime_path)
     return _KEPT in entry or path == runtime_path or os.path.basename(str(path)) == _PROGRAM
@@ -158,6 +166,8 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     data = _parse(file.path, text)
     runtimes = _object(file.path, data, "runtimes") or {}
     entry = runtimes.get(RUNTIME_NAME)
+    if isinstance(entry, dict) and not _is_ours(entry):
+        return (Edit(file, text, (f"runtimes.{RUNTIME_NAME} is another program's, and stays",)),)
     kept = entry.get(_KEPT) if isinstance(entry, dict) else None
     kept = kept if isinstance(kept, dict) else {}
     notes: tuple[str, ...] = ()
@@ -169,6 +179,11 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
             text = _set(text, _find(text, "default-runtime"), _as_written(text, theirs))
         else:
             text = _remove(text, _start(text), "default-runtime")
+            if entry is None:
+                notes = (
+                    f"default-runtime was {RUNTIME_NAME}, which is not among the file's runtimes: docker "
+                    "would not start with it, and takes runc",
+                )
             if had_entry:
                 notes = (
                     f"default-runtime was {json.dumps(before)}, which is no longer among the file's "

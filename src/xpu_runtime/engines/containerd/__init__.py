@@ -66,6 +66,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     table = merged.containerd_table(read, version)
     # One that is there was made for a containerd that merges; it may be that it is just not on PATH now.
     merges = there if installed is None else drop_ins if installed >= merged.MERGES else []
+    if reader.is_made_anew(file) and reader.is_for_2(data):
+        merges = drop_ins
     if merges and blocks.below(file.path, data, path) is None:
         drop_in = (there or merges)[0]
         edit = _configure_drop_in(drop_in, data, table, containerd, runtime_path, set_as_default)
@@ -78,6 +80,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
             edit = edit.replace(notes=(*edit.notes, note))
         return noted(file, (edit,), version, installed is not None, runtime_path, set_as_default)
 
+    reader.check_stays(file)
     # A drop-in beside what goes into config.toml would be a second copy; a containerd that does not merge
     # would see no other tables of the CRI plugin.
     set_as_default |= any(blocks.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
@@ -97,6 +100,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME] = ours
         text = blocks.changed_at(file.path, text, path, ours)
     default = (blocks.below(file.path, data, containerd) or {}).get(blocks.DEFAULT)
+    if default == RUNTIME_NAME and blocks.below(file.path, data, path) is None:
+        notes = (f"{blocks.DEFAULT} was {RUNTIME_NAME} already; unconfigure takes that out, too",)
     if set_as_default and default != RUNTIME_NAME:
         blocks.below(file.path, wanted, containerd, make=True)[blocks.DEFAULT] = RUNTIME_NAME
         changed = blocks.with_default(text, containerd, default)
@@ -211,6 +216,12 @@ def _unconfigured(file: TextFile) -> Edit:
     runtimes = blocks.below(file.path, wanted, ours[:-1], make=True)
     tables = blocks.below(file.path, wanted, containerd)
     present = runtimes.get(RUNTIME_NAME)
+    notes: tuple[str, ...] = ()
+    if tables.get(blocks.DEFAULT) == RUNTIME_NAME and present is None:
+        notes = (
+            f"{blocks.DEFAULT} was {RUNTIME_NAME}, without a table of that runtime: the CRI plugin would not "
+            "load with it, and takes runc",
+        )
     is_anothers = present is not None and _is_anothers(file, present, ours)
     if not is_anothers:
         runtimes.pop(RUNTIME_NAME, None)
@@ -240,7 +251,7 @@ def _unconfigured(file: TextFile) -> Edit:
         if (default := blocks.default_of(text, containerd)) is not None:
             tables[blocks.DEFAULT] = default
     blocks.check(file.path, text, wanted, containerd)
-    return Edit(file, text)
+    return Edit(file, text, notes)
 
 
 def _beginning(file: TextFile, installed: tuple[int, int] | None) -> dict[str, Any]:

@@ -49,6 +49,12 @@ def parse(path: str, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:  # TOMLDecodeError, and int()'s for a number that is too long
+        if path.endswith(".tmpl"):
+            raise ConfigError(
+                f"{path} is a template, of which K3s or RKE2 makes a config.toml, and no TOML",
+                "name that config.toml by --config, or write our table into the template by hand "
+                "(docs/how-to/engines.md has it); nothing was changed",
+            ) from None
         place = _PLACE.fullmatch(str(error))
         what = place.group(1) if place else str(error)
         if place and place.group(2):
@@ -92,7 +98,8 @@ def with_default(text: str, containerd: Path, default: Any) -> str | None:
     for line in re.finditer(r"^[ \t]*\[[^\r\n]*", text, re.MULTILINE):
         changed = text[: line.end()] + newline_of(text) + _LINE + text[line.end() :]
         try:
-            if tomllib.loads(line[0]) == header and tomllib.loads(changed):
+            # A line in a string can look like the header.
+            if tomllib.loads(line[0]) == header and default_of(changed, containerd) == RUNTIME_NAME:
                 return changed
         except ValueError:
             continue
