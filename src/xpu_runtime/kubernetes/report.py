@@ -187,13 +187,14 @@ def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Ca
 
 def _counted(pod: Pod, told: Told) -> objects.Pod | None:
     """As the extender counts a pod whose assignment it has not read; None for one that does not count,
-    because it asks for nothing of the node, or makes no valid request."""
+    because it asks for nothing of the node, or makes no valid request: what is reserved there for it counts
+    without it."""
     demand = PodDemand()
     with contextlib.suppress(DemandError):
         # A plugin of a newer version may name others.
         aliases = tuple(alias for alias in told.aliases if alias in ALIASES)
         demand = Resources(told.memory_unit, aliases).of_pod(pod.asking)
-    if demand.is_empty and pod.uid not in told.reserved:
+    if demand.is_empty:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))
     found.node = pod.node

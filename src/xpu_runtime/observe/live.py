@@ -207,7 +207,7 @@ class Live:
             device.name if device else "not on this node (any more)",
             busy,
             sum(used) if len(used) == len(rows) else None,
-            device.memory_bytes if device else 0,
+            device.memory_bytes if device else None,
             tuple(rows),
             use,
             device,

@@ -56,17 +56,17 @@ DEVICES: tuple[_Device, ...] = (
     (
         "memory_bytes",
         "Memory of the device, without what the driver keeps for itself.",
-        lambda of: of.card.memory_total if of.card.device else None,
+        lambda of: of.card.memory_total,
     ),
     (
         "memory_granted_bytes",
         "Memory granted to containers or reserved for pods.",
-        lambda of: of.card.use.booked(of.card.memory_total),
+        lambda of: of.card.use.booked(of.card.memory_total or 0),
     ),
     (
         "memory_reserved_bytes",
         "Memory reserved for pods whose containers do not have it yet; part of the granted memory.",
-        lambda of: of.card.use.reserved(of.card.memory_total),
+        lambda of: of.card.use.reserved(of.card.memory_total or 0),
     ),
     (
         "memory_used_bytes",

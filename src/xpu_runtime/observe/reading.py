@@ -47,7 +47,8 @@ class Card(Value):
     #: Percent of its time in use; None: not known.
     busy: float | None
     memory: int | None
-    memory_total: int
+    #: None: it is not on this node any more.
+    memory_total: int | None
     rows: tuple[Row, ...]
     #: The granted part, with reservations of pods.
     use: Use = Use()

@@ -100,6 +100,27 @@ def test_devices_slices_and_refusals_are_told(node: Node, bundles: Bundles) -> N
     assert codes["not-enough-devices"] == 0  # there before the first
 
 
+def test_of_a_device_that_is_gone_its_slices_are_told_and_nothing_is_made_up(
+    node: Node, bundles: Bundles
+) -> None:
+    node.sim("2xT4-R580")
+    gone = node.json("devices")[1]["uuid"]
+    node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=1", args=SLEEP))
+    node.xpu("drain", gone)
+    node.xpu("sim", "down")
+    node.sim("1xT4-R580")
+    node.xpu("devices")
+    found = figures(node)
+    expected = {"healthy": 0, "slices": 1, "memory_granted_bytes": 4 * GIB, "cores_granted_ratio": 0.3}
+    assert {name: found.one(f"xpu_device_{name}", uuid=gone) for name in expected} == expected
+    for name in ("drained", "reserved", "memory_bytes", "memory_used_bytes", "temperature_celsius"):
+        assert len(found.of(f"xpu_device_{name}")) == 1
+        assert found.of(f"xpu_device_{name}", uuid=gone) == {}, name
+    (told,) = (each for each in node.json("top", "--interval", "0.1")["devices"] if each["uuid"] == gone)
+    assert (told["index"], told["name"]) == ("?", "not on this node (any more)")
+    assert (told["memory_bytes"], len(told["containers"])) == (None, 1)
+
+
 def test_starts_are_told_by_how_long_they_took(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     found = figures(node)

@@ -114,6 +114,9 @@ def test_what_proves_nothing_is_refused(
             ALLOCATED, "NVIDIA_VISIBLE_DEVICES=all", change=rights(pod.container(assignment=text))
         )
         assert told in refused(node, bundle), text
+    forged = rights(pod.container(assignment=signed(good, os.urandom(32))))
+    explained = node.xpu("explain", bundles(ALLOCATED, change=forged), check=False)
+    assert (explained.returncode, "forged or damaged" in explained.stdout) == (2, True), explained
     bundle = bundles(ALLOCATED, "NVIDIA_VISIBLE_DEVICES=all", change=rights(pod.container()))
     told = refused(node, bundle)
     assert "nothing is reserved on this node for container main of pod default/web, and it has no" in told

@@ -13,7 +13,7 @@ import pytest
 
 from xpu_runtime import messages
 from xpu_runtime.agent import journal
-from xpu_runtime.ledger import events
+from xpu_runtime.ledger import events, vocabulary
 from xpu_runtime.ledger.events import Part
 from xpu_runtime.ledger.store import Ledger
 
@@ -99,6 +99,31 @@ def test_each_event_is_told_once_also_by_the_next_agent(journald: socket.socket)
     (entry,) = told(journald)
     assert dict(entry)["PRIORITY"] == "4" and dict(entry)["XPU_REASON"] == "refused: none left"
     assert dict(entry)["MESSAGE"] == "container d refused: none left"
+
+
+def test_an_entry_has_no_field_without_a_value_and_a_zero_is_one(journald: socket.socket) -> None:
+    note(events.GRANTED, "c", Part("GPU-1", "0", 0, None), Part("GPU-2", "1", None, 0))
+    journal.Journal(pytest.fail).look()
+    (entry,) = told(journald)
+    assert [
+        (name, value) for name, value in entry if name.startswith(("XPU_CONT", "XPU_REAS", "XPU_DEV"))
+    ] == [
+        ("XPU_CONTAINER_ID", "c"),
+        ("XPU_DEVICE", "GPU-1"),
+        ("XPU_DEVICE", "GPU-2"),
+    ]
+    assert ("XPU_MEMORY_BYTES", "0") in entry and ("XPU_CORES", "0") in entry
+
+
+def test_the_losses_and_the_wrongs_are_warnings(journald: socket.socket) -> None:
+    service, priority = journal.Journal(pytest.fail), {}
+    for kind in vocabulary.KINDS:
+        note(kind, "c")
+        service.look()
+        (entry,) = told(journald)
+        priority[kind] = dict(entry)["PRIORITY"]
+    assert {kind for kind, of in priority.items() if of == "4"} == {"refused", "failed", "reaped", "held"}
+    assert set(priority.values()) == {"4", "6"}
 
 
 def test_a_ledger_that_is_made_anew_begins_anew(journald: socket.socket, tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ def test_what_the_node_says_of_a_pod_counts_and_not_its_annotation() -> None:
     (told,) = report.nodes([node(reserved={found.uid: [["GPU-0", 8 * GIB, 50]]})], [found])
     (silent,) = report.nodes([node()], [found])
 
-    assert free(told) == [(7, 50), (15, 100)]
-    assert free(silent) == [(14, 100), (15, 100)]
+    assert (free(told), told.waiting) == ([(7, 50), (15, 100)], ())
+    assert (free(silent), silent.waiting) == ([(14, 100), (15, 100)], (f"default/{found.name}",))
 
 
 def test_a_pod_that_asks_for_nothing_has_no_assignment() -> None:

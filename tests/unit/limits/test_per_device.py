@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,12 +105,24 @@ def test_an_end_waits_for_a_start_and_then_sees_its_container(
 
 
 def test_a_lock_that_is_kept_is_not_waited_for_for_ever(keeper: Keeper) -> None:
+    lock = per_device.Locked("library", UUID)
     with (
-        per_device.Locked("library", UUID),
-        pytest.raises(ApplyError, match=r"locked by another process"),
+        lock,
+        pytest.raises(ApplyError, match=r"locked by another process") as caught,
         per_device.Locked("library", UUID, 0.05),
     ):
         pass
+    assert caught.value.todo == f"find the process that has it: fuser {lock.path}"
+
+
+def test_an_end_does_not_wait_for_a_start_that_hangs(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine waits for the container's end meanwhile."""
+    last = book(grant("a"))
+    started = time.monotonic()
+    with per_device.Locked("library", UUID):
+        release(last)
+    assert 2 < time.monotonic() - started < 10
+    assert (keeper.asked, per_device.left()) == ([], [("library", UUID), ("library", OTHER)])
 
 
 def test_something_else_in_the_locks_place_is_named(keeper: Keeper, tmp_path: Path) -> None:

@@ -83,16 +83,21 @@ def test_a_driver_that_fails_is_told_and_asked_again(root: Path) -> None:
 
 
 def test_what_a_dead_container_holds_is_taken_back_by_who_asks(root: Path) -> None:
-    with subprocess.Popen(["sleep", "infinity"]) as container:
-        started = proc.start_time(container.pid) or 0
-        slice_ = Slice("0", "GPU-0", GIB, True, None, Holding("none", "unenforced"))
-        wanted = Grant(0, "c", "/b", container.pid, started, "", "running", "hook", 0.0, ())
-        (root / "run").mkdir(exist_ok=True)
-        with Ledger() as ledger:
-            assert ledger.grant(wanted, lambda _: (slice_,))[0] is not None
+    slice_ = Slice("0", "GPU-0", GIB, True, None, Holding("none", "unenforced"))
+    (root / "run").mkdir(exist_ok=True)
+    with subprocess.Popen(["sleep", "60"]) as lives, subprocess.Popen(["sleep", "60"]) as dies:
+        for name, container in (("a", lives), ("b", dies)):
+            started = proc.start_time(container.pid) or 0
+            wanted = Grant(0, name, f"/{name}", container.pid, started, "", "running", "hook", 0.0, ())
+            with Ledger() as ledger:
+                assert ledger.grant(wanted, lambda _: (slice_,))[0] is not None
+        driver._ask()
+        assert SharedLedger().read(5).others["GPU-0"].memory_bytes == 2 * GIB
+        dies.kill()
+        dies.wait()
         driver._ask()
         assert SharedLedger().read(5).others["GPU-0"].memory_bytes == GIB
-        container.kill()
+        lives.kill()
     driver._ask()
     assert SharedLedger().read(5).others == {}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from calendar import timegm
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +54,27 @@ def test_the_node_is_written_when_it_changes_and_what_others_wrote_stays(
     assert sum(method == "PATCH" for method, _ in api_server.requests) == 2
 
 
+def test_changes_of_the_node_are_written_with_a_pause_between_them(
+    reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.reports._APART_S", 0.5)
+    written: list[float] = []
+
+    def note(method: str, _: str) -> None:
+        if method == "PATCH":
+            written.append(time.monotonic())
+
+    api_server.fault = note
+    reports.write_node({"metadata": {"labels": {"a": "0"}}})
+    until(lambda: labels(api_server).get("a") == "0", "it is written")
+    for number in range(1, 10):
+        reports.write_node({"metadata": {"labels": {"a": str(number)}}})
+        time.sleep(0.02)  # each would be written by itself
+    until(lambda: labels(api_server).get("a") == "9", "the last is written")
+    first, second = written
+    assert second - first >= 0.5
+
+
 def test_a_node_whose_kubelet_is_silent_tells_of_nothing(reports: Reports, api_server: ApiServer) -> None:
     """Its status may be from before the plugin was registered."""
 
@@ -87,12 +110,16 @@ def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
 
 def test_an_event_is_an_object_that_the_server_takes(reports: Reports, api_server: ApiServer) -> None:
     assert POD is not None
+    before = time.time()
     reports.tell(PodEvent(POD, "XPURefused", "x" * 5000, True))
     until(lambda: api_server.under(f"/api/v1/namespaces/{POD.namespace}/events"), "it is written")
     (told,) = api_server.under(f"/api/v1/namespaces/{POD.namespace}/events")
     who = {"namespace": POD.namespace, "name": POD.name, "uid": POD.uid}
     assert told["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", **who}
     assert (told["type"], told["reason"], len(told["message"])) == ("Warning", "XPURefused", 1000)
+    assert told["firstTimestamp"] == told["lastTimestamp"]
+    when = timegm(time.strptime(told["firstTimestamp"], "%Y-%m-%dT%H:%M:%SZ"))
+    assert before - 2 < when <= time.time() + 1  # whole seconds, of a coarser clock
 
 
 @pytest.mark.parametrize(("status", "posts"), [(503, 2), (429, 2), (404, 1)])
@@ -100,13 +127,15 @@ def test_an_event_that_could_not_be_written_is_written_later(
     reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch, status: int, posts: int
 ) -> None:
     """Except for one that the API server refuses: its pod's namespace may be gone."""
-    monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.reports._AGAIN_S", 0.05)
-    failed: list[str] = []
+    monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.reports._AGAIN_S", 0.3)
+    times: list[float] = []
 
     def fail_once(method: str, path: str) -> tuple[int, dict[str, Any]] | None:
-        if method != "POST" or failed:
+        if method != "POST":
             return None
-        failed.append(path)
+        times.append(time.monotonic())
+        if len(times) > 1:
+            return None
         return status, {"kind": "Status", "code": status}
 
     api_server.fault = fail_once
@@ -118,6 +147,8 @@ def test_an_event_that_could_not_be_written_is_written_later(
         return sum(method == "POST" for method, _ in api_server.requests)
 
     until(lambda: posted() == posts + 1, "each was posted")
+    # The server has a pause, and so it has where the other event was there first.
+    assert posts == 1 or times[1] - times[0] >= 0.3
 
 
 def test_a_refresh_that_failed_is_tried_again_soon(
