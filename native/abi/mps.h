@@ -17,8 +17,7 @@ struct xpu_mps {
     char magic[8];
     uint32_t percent;    /* of the device's multiprocessors; 0: no limit */
     uint32_t pinned_mib; /* device memory; 0: no limit */
-    uint32_t
-        decided; /* the server has both for the container: a lower percentage of its own counts for nothing */
+    uint32_t decided; /* the server limits the whole container: a lower percentage of its own has no effect */
     uint8_t reserved[44];
 };
 

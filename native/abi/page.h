@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-/* Where everything lies in a container. A build for tests names another folder. */
+/* The places of all files in a container. A build for tests names another folder. */
 #ifndef XPU_FOLDER
 #define XPU_FOLDER "/usr/lib/xpu"
 #endif
@@ -31,7 +31,7 @@ enum {
     XPU_WHOLE = 10000,       /* shares of a device's time are in hundredths of a percent of it */
     XPU_GRAIN = 512,         /* bytes: the unit of totals; every charge is rounded up to it */
     XPU_KINDS = 10,
-    XPU_SLOTS_MAX = 4095, /* as XPU_TOTAL_SLOT_BITS has it */
+    XPU_SLOTS_MAX = 4095, /* the most that XPU_TOTAL_SLOT_BITS holds */
 };
 
 /* No limit. */
@@ -45,25 +45,25 @@ struct xpu_quota_device {
     uint8_t zero[47];
 };
 
-/* Values that may change while the container runs: each a plain 64-bit load. */
+/* Values that may change while the container runs. Each is a plain 64-bit load. */
 struct xpu_quota_limit {
     uint64_t memory;      /* bytes, or XPU_NO_LIMIT */
     uint64_t cores;       /* the cap on the device's time, 1 to XPU_WHOLE; 0: none */
-    uint64_t adjusted;    /* the share by the host's agent for now: XPU_ADJUSTED_* */
+    uint64_t adjusted;    /* the agent's share for now: XPU_ADJUSTED_* */
     uint64_t policy;      /* enum xpu_sched, | enum xpu_priority << 8: how the agent adjusts the cap */
     uint64_t reserved[4]; /* 0 */
 };
 
-/* adjusted = number of the agent's round << 32 | share, 0 to XPU_WHOLE (0: nothing is launched); all 0: no
- * agent has been here. A share counts only while the number goes on (XPU_AGENT_LOST_MS): an agent that was
- * killed leaves the container with its cap. More than the cap is for a process that has seen the number
- * change. */
+/* adjusted = number of the agent's round << 32 | share, 0 to XPU_WHOLE (0: nothing is launched). All 0: no
+ * agent has run. A share counts only while the number changes (XPU_AGENT_LOST_MS): an agent that was killed
+ * leaves the container with its cap. Only a process that has seen the number change may use more than the
+ * cap. */
 enum { XPU_ADJUSTED_ROUND_SHIFT = 32, XPU_AGENT_LOST_MS = 500 };
 
 enum xpu_sched {
-    XPU_FIXED,  /* never more than the cap */
-    XPU_BURST,  /* at least the cap while it wants it; more while others leave time */
-    XPU_WEIGHT, /* the device is shared in proportion to the caps of those that want it */
+    XPU_FIXED,  /* at most the cap */
+    XPU_BURST,  /* at least the cap while it has work; more while others leave time */
+    XPU_WEIGHT, /* the device is shared in proportion to the caps of the containers with work */
 };
 
 enum xpu_priority { XPU_NORMAL, XPU_LOW, XPU_HIGH };
@@ -91,26 +91,26 @@ struct xpu_quota {
  * Slot s belongs to the process that holds an OFD write lock on byte s of the file; the lock of byte
  * slot_count is held by a process that cleans up after dead ones.
  *
- * A total is a counter that tells its last change: the word names the slot that made it and the low bits of
+ * A total is a counter that records its last change: the word names the slot that made it and the low bits of
  * that change's number.
  */
 struct xpu_usage_total {
     uint64_t word;    /* XPU_TOTAL_* below; atomic */
-    uint64_t context; /* bytes that a context is known to take; 0: none seen; atomic */
-    uint64_t guess;   /* the same, by the last context whose size the card's free memory told, + 1; atomic */
+    uint64_t context; /* the known size of a context; 0: none seen; atomic */
+    uint64_t guess;   /* the same by the card's free memory, for the last context so measured, + 1; atomic */
     uint64_t reserved[5];
 };
 
-/* A device's time, as all processes of the container have used it together. Times are of the
- * host's CLOCK_MONOTONIC, in ns. */
+/* A device's time, as used by all processes of the container together. Times are the host's CLOCK_MONOTONIC,
+ * in ns. */
 struct xpu_usage_compute {
     uint64_t paid;     /* the time until which launches are paid for, at paid_cap; atomic */
     uint64_t paid_cap; /* the share that `paid` was computed with; atomic */
     uint64_t used;     /* ns of the device's time charged so far, predictions included; atomic */
     uint64_t waits;    /* counts up while a launch is held back; atomic */
-    uint64_t guesses;  /* charges so far for which nothing could be measured; atomic */
-    uint64_t held;     /* ns that launches were held back, of all threads together; 0 as well in
-                          pages that libraries of a build before this field write; atomic */
+    uint64_t guesses;  /* charges so far that could not be measured; atomic */
+    uint64_t held;     /* ns that launches were held back, of all threads together; 0 as well in pages of
+                          libraries without this field; atomic */
     uint64_t reserved[10];
 };
 
@@ -130,8 +130,8 @@ struct xpu_slot {
     uint32_t pid;           /* as the process itself sees it */
     uint32_t imports;       /* allocations of other processes that it has open */
     char name[16];          /* of the program, NUL-padded */
-    uint32_t listed;        /* the driver's id for it, if that is known not to be `pid`; otherwise 0 */
-    uint32_t pid_namespace; /* inode number of the one that `pid` is of; 0: not known */
+    uint32_t listed;        /* the driver's id for it, if it is known to differ from `pid`; otherwise 0 */
+    uint32_t pid_namespace; /* inode number of the namespace of `pid`; 0: unknown */
     uint8_t reserved[32];
 };
 
@@ -154,12 +154,12 @@ struct xpu_slot_device {
     uint64_t started;  /* number of the change that was begun last */
     uint64_t finished; /* number of the change that is complete */
     uint64_t after;    /* `used` once change `started` is complete */
-    uint64_t seen;     /* number of the last change that another one has replaced in the total's word */
+    uint64_t seen;     /* number of the last change that another process has replaced in the total's word */
     uint64_t exported; /* bytes of `used` that other processes may have open */
-    uint64_t kinds[XPU_KINDS]; /* bytes, for people; their sum is `used` when nothing is under way */
+    uint64_t kinds[XPU_KINDS]; /* bytes, for people; they add up to `used` between changes */
     uint64_t predicted; /* ns of the device's time charged for launches that are still to run; atomic */
     uint64_t charged;   /* ns of the device's time charged so far, predictions included; atomic */
-    uint64_t part;      /* 1 to XPU_WHOLE: it can use no more of the device (MPS); 0: all of it; atomic */
+    uint64_t part;      /* the most of the device that it can use, to XPU_WHOLE (MPS); 0: all of it; atomic */
     uint64_t reserved[5];
 };
 

@@ -97,8 +97,8 @@ void xpu_memory_refused(int device, uint64_t bytes) {
     uint64_t limit = xpu_limit(device), used = xpu_total(device) * XPU_GRAIN;
     uint64_t left = used < limit ? limit - used : 0;
     XPU_DEBUG("device %d: refused %s: %s free of %s", device, XPU_MIB(bytes), XPU_MIB(left), XPU_MIB(limit));
-    /* Not said where it would fit now: another process has freed memory meanwhile, or the account could not
-     * be changed. */
+    /* Not said if it would fit now: another process has freed memory meanwhile, or the account could not be
+     * changed. */
     if (bytes > left || used > limit)
         xpu_log_once(
             &told_by,

@@ -16,8 +16,8 @@
 #include "process_slot.h"
 #include "processes.h"
 
-/* Bytes of all processes, after the dead have been cleaned up. It may be above the limit: after `xpu set`, or
- * by the driver's own memory. */
+/* Bytes of all processes, after a clean-up of dead ones. They may be above the limit after `xpu set`, or by
+ * the driver's own memory. */
 uint64_t xpu_used(int device);
 /* Bytes of this process alone, of all kinds or of one. */
 uint64_t xpu_process_used(int device);
@@ -28,16 +28,16 @@ uint64_t xpu_process_used_of(int device, enum xpu_kind kind);
 bool xpu_charge(int device, enum xpu_kind kind, uint64_t bytes);
 /* Charges memory that the driver has already taken, even beyond the limit. */
 void xpu_charge_anyway(int device, enum xpu_kind kind, uint64_t bytes);
-/* Takes a charge back; never more than this process holds of the kind. */
+/* Takes a charge back; at most as much as this process holds of the kind. */
 void xpu_uncharge(int device, enum xpu_kind kind, uint64_t bytes);
-/* The same for memory that was counted by xpu_exported: subtracts it from the exported sum and uncharges it
- * at once, or, while any process has imports, keeps it as XPU_FREED_EXPORTED until none has. */
+/* The same for memory that xpu_exported has counted: subtracts it from the exported sum and uncharges it.
+ * While any process has imports, it is kept as XPU_FREED_EXPORTED instead. */
 void xpu_uncharge_exported(int device, enum xpu_kind kind, uint64_t bytes);
 /* Moves bytes from one kind to another; the total stays. */
 void xpu_move(int device, enum xpu_kind from, enum xpu_kind to, uint64_t bytes);
 
-/* Says, once it is final, that `bytes` more of a device (0: not known how many) would pass the limit: in the
- * log, and on stderr once a process, as the driver's answer is the same where the card itself is full. */
+/* Reports, once it is final, that `bytes` more of a device (0: unknown) would pass the limit: in the log, and
+ * on stderr once a process. The driver's own error is the same for a full card. */
 void xpu_memory_refused(int device, uint64_t bytes);
 
 #endif

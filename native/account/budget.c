@@ -1,6 +1,6 @@
 /*
- * The budget's arithmetic. All words are the container's own, which a program may overwrite: every sum is
- * bounded, so that rubbish there stops or frees this container and breaks nothing.
+ * The budget's arithmetic. All words are the container's own, and a program may overwrite them: every sum is
+ * bounded, so that garbage there stops or frees this container alone.
  */
 #define _GNU_SOURCE
 #include "budget.h"
@@ -17,13 +17,13 @@ static struct { uint64_t paid, share; } own[XPU_DEVICES];
 /* Time that others kept the device from this process, and that it has not caught up; atomic. */
 static uint64_t kept_from[XPU_DEVICES];
 
-/* All charges of this process, and those of the container's others at the last look, of which `siblings` may
- * still have kept it from the device; all atomic. */
+/* All charges of this process, and those of the container's others at the last look. `siblings` is the part
+ * of these that may still have kept it from the device. All are atomic. */
 static struct { uint64_t charged, others, siblings; } use[XPU_DEVICES];
-/* No more of that is remembered: it may have been while this process had no work. */
+/* The most time that is remembered: this process may have had no work then. */
 static const uint64_t MOST_SIBLINGS_NS = 40000000;
 
-/* The agent's round that was seen last of each device, and when; whether it was ever seen to change. */
+/* The agent's last round for each device, the time at which it was seen, and whether it ever changed. */
 static uint32_t rounds[XPU_DEVICES], moved[XPU_DEVICES];
 static uint64_t round_at[XPU_DEVICES];
 
@@ -40,7 +40,7 @@ bool xpu_any_cap(void) {
     return false;
 }
 
-/* The number of the agent's round means nothing in itself: an agent that goes on changes it. */
+/* The round's number means nothing in itself: it shows that the agent goes on. */
 static bool agent_goes_on(int device, uint32_t round, uint64_t now) {
     uint32_t before = XPU_LOAD(rounds[device]);
     if (before != round) {
@@ -49,7 +49,7 @@ static bool agent_goes_on(int device, uint32_t round, uint64_t now) {
         XPU_STORE(round_at[device], now);
         XPU_STORE(rounds[device], round);
     }
-    /* Another thread may have seen it after `now`. */
+    /* another thread may have seen the change after `now` */
     return (int64_t)(now - XPU_LOAD(round_at[device])) < XPU_AGENT_LOST_MS * INT64_C(1000000);
 }
 
@@ -61,7 +61,7 @@ uint32_t xpu_share(int device, uint64_t now) {
     cap = cap < XPU_WHOLE ? cap : XPU_WHOLE;
     if (!round || !agent_goes_on(device, round, now))
         return (uint32_t)cap;
-    /* A process that has just begun sees the last word of an agent that was killed as if it were new. */
+    /* A new process cannot tell a killed agent's last word from a new one. */
     uint64_t most = XPU_LOAD(moved[device]) ? XPU_WHOLE : cap;
     return share < most ? share : (uint32_t)most;
 }
@@ -76,8 +76,8 @@ static uint64_t at_share(uint64_t ns, uint32_t share) {
     return (ns < most ? ns : most) * XPU_WHOLE / share;
 }
 
-/* A debt that was made at another share is computed anew: a container that gets twice as much has paid in
- * half the time. False: the share is the same, or the first. */
+/* A debt from another share is computed anew: a container that gets twice as much has paid in half the time.
+ * False: the share is the same, or the first. */
 static bool rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, uint64_t now) {
     uint64_t before = XPU_LOAD(*share_word), paid = XPU_LOAD(*paid_word);
     if (before == share ||
@@ -90,9 +90,8 @@ static bool rescale(uint64_t *paid_word, uint64_t *share_word, uint32_t share, u
     return before != 0;
 }
 
-/* A debt beyond all charges of the container does not come from its work: the word was written by another
- * clock, or by the program. Without this check all its programs would wait for as long, for no visible
- * reason. */
+/* A debt beyond all charges of the container does not come from its work: another clock wrote the word, or
+ * the program. Without this check all its programs would wait that long without a visible reason. */
 static void forget_rubbish(int device, uint32_t share, uint64_t now) {
     struct xpu_usage_compute *compute = compute_of(device);
     uint64_t paid = XPU_LOAD(compute->paid);
@@ -108,7 +107,7 @@ static void rescale_all(int device, uint32_t share, uint64_t now, bool is_own) {
         XPU_STORE(kept_from[device], 0); /* it does not catch up on time missed at another share */
 }
 
-/* Charges of the process that it has not used yet, for the process that finds it dead. */
+/* Unused charges of the process, for the process that finds it dead. */
 static void note_charge(int device, uint64_t ns) {
     struct xpu_usage_compute *compute = compute_of(device);
     int slot = xpu_process_slot();
@@ -123,7 +122,8 @@ static void note_charge(int device, uint64_t ns) {
 
 enum { ANYWAY = -1 };
 
-/* Whether a word lies less than `spare` ns in the past, unless that is ANYWAY; *until: when it does not. */
+/* Whether a word lies less than `spare` ns in the past (not for ANYWAY). *until: the time from which it does
+ * not. */
 static bool is_unpaid(uint64_t paid, uint64_t now, int64_t spare, uint64_t *until) {
     if (spare == ANYWAY || (paid <= now && now - paid >= (uint64_t)spare))
         return false;
@@ -133,10 +133,10 @@ static bool is_unpaid(uint64_t paid, uint64_t now, int64_t spare, uint64_t *unti
 
 struct credit {
     uint64_t most;
-    uint64_t idle; /* after a pause that is longer than that */
+    uint64_t idle; /* after a pause longer than `most` */
 };
 
-/* Moves the word on, from now less the credit at the least. False where that is unpaid. */
+/* Moves the word on, starting no earlier than now less the credit. False if the word is unpaid. */
 static bool pay(uint64_t *word, uint64_t by, uint64_t now, struct credit credit, int64_t spare,
                 uint64_t *until) {
     uint64_t paid = XPU_LOAD(*word), from;
@@ -160,7 +160,7 @@ static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, int64_t 
         return false;
     if (XPU_LOAD(compute->paid) + XPU_CREDIT_NS > now)
         XPU_STORE(kept_from[device], 0); /* it has caught up */
-    /* Parts that are more than the device together cannot all be used at a time: no debt piles up of that. */
+    /* Parts that add up to more than the device cannot all be used at a time: they make no debt. */
     if (spare == ANYWAY && xpu_has_part(device) && XPU_LOAD(compute->paid) > now + XPU_KEPT_CREDIT_NS)
         by = 0;
     if (!pay(&compute->paid, by, now, credit, spare, until))
@@ -179,7 +179,7 @@ void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t no
     (void)take(device, share, ns, now, ANYWAY, &unused);
 }
 
-/* Takes off, and never below nothing. */
+/* Subtracts, down to 0. */
 static void take_off(uint64_t *word, uint64_t amount) {
     uint64_t before = XPU_LOAD(*word);
     while (!__atomic_compare_exchange_n(word, &before, before > amount ? before - amount : 0, false,
@@ -194,7 +194,8 @@ static void move(uint64_t *word, int64_t ns) {
         take_off(word, (uint64_t)-ns);
 }
 
-/* Since the charge the share may have changed: the correction counts by the present one, as the debt does. */
+/* The share may have changed since the charge: the correction counts by the present share, as the debt does.
+ * */
 static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
     struct xpu_usage_compute *compute = compute_of(device);
     uint32_t share = xpu_share(device, now);
@@ -215,7 +216,7 @@ static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
 }
 
 /* The part of `kept` in which other containers had the device. This container's other processes are charged
- * at their launch, which is some time before or after they have the device. */
+ * at their launch, some time before or after they have the device. */
 static uint64_t kept_by_others(int device, uint64_t kept) {
     uint64_t others = XPU_LOAD(compute_of(device)->used) - XPU_LOAD(use[device].charged);
     int64_t more = (int64_t)(others - __atomic_exchange_n(&use[device].others, others, __ATOMIC_RELAXED));
@@ -232,7 +233,7 @@ void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, 
     settled = xpu_of_part(device, settled);
     uint64_t before = XPU_LOAD(kept_from[device]), most = XPU_KEPT_CREDIT_NS;
     kept = kept_by_others(device, kept);
-    if (kept) /* of two threads that do this at once one may be lost: a little less credit */
+    if (kept) /* of two threads that do this together one may be lost: a little less credit */
         XPU_STORE(kept_from[device], before + kept < most ? before + kept : most);
     if (ns) {
         correct(device, ns, now, true);

@@ -18,16 +18,16 @@
 #include <stdbool.h>
 
 enum {
-    /* Time that a container has not used and may still use: as long as a launch may come late through no
-     * fault of the container's (a thread that was not scheduled, another's slice of the device). */
+    /* Time that a container has not used and may still use: as long as a launch may be late without the
+     * container's fault (its thread was not scheduled, or another container had a slice of the device). */
     XPU_CREDIT_NS = 50000000,
-    /* The same after a longer pause, which was its own: a load that comes in bursts gets its share of each,
-     * and little more. */
+    /* The same after a longer pause of its own: a load that comes in bursts gets its share of each, and
+     * little more. */
     XPU_IDLE_CREDIT_NS = 20000000,
     /* The same for time in which others kept the device from it with a long kernel while it had work: it
-     * catches up. Time of other processes of the same container does not count. */
+     * catches up. Time of the container's other processes does not count. */
     XPU_KEPT_CREDIT_NS = 1000000000,
-    /* The possible use of a killed process since its last measurement. */
+    /* The most that a killed process may have used since its last measurement. */
     XPU_UNMEASURED_NS = 5000000,
 };
 
@@ -43,14 +43,14 @@ uint32_t xpu_share(int device, uint64_t now);
 bool xpu_share_varies(int device);
 
 /* Charges `ns` of the device's time before it is used, at a share of 1 to XPU_WHOLE. False, with nothing
- * charged and *until set, while earlier launches are not paid for, and for `spare` ns after that. */
+ * charged and *until set, while earlier launches are unpaid, and for `spare` ns after that. */
 bool xpu_budget_take(int device, uint32_t share, uint64_t ns, uint64_t now, uint64_t spare, uint64_t *until);
 /* The same, also for unpaid launches. */
 void xpu_budget_take_anyway(int device, uint32_t share, uint64_t ns, uint64_t now);
-/* A measurement: `ns` more (or less) was used than charged. `settled` ns of earlier charges are no longer a
- * prediction. For `kept` ns this process had work, and others had the device. */
+/* A measurement: the use was `ns` more (or less) than the charge. `settled` ns of earlier charges are no
+ * longer a prediction. For `kept` ns this process had work, and others had the device. */
 void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, uint64_t now);
-/* A launch is held back, or nothing could be measured: for the host to see. */
+/* Shows the host that a launch is held back, or that nothing could be measured. */
 void xpu_budget_waits(int device);
 void xpu_budget_guessed(int device);
 /* Adds `ns` to the time for which launches were held back. */

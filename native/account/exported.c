@@ -1,10 +1,10 @@
 /*
- * Memory that several processes have open. It goes on existing while one of them has it open: after it was
- * freed, and after the death of the process that made it. Which process has which allocation open is not
- * known here, only whether any process has any (imports); until none has, all such memory stays charged.
+ * Memory that several processes have open. It exists while one of them has it open, also after it was freed
+ * and after the death of its maker. The open allocations of a process are not known here, only whether any
+ * process has any (imports). Until none has, all such memory stays charged.
  *
  * A process that freed exported memory may make no call for hours. So that memory moves to a slot without an
- * owner, one for all such memory: the next process that looks frees it once no process has imports.
+ * owner, one for all such memory. The next process that looks frees it once no process has imports.
  */
 #include "exported.h"
 #include "atomic.h"
@@ -37,13 +37,13 @@ void xpu_imported(int change) {
     xpu_change_end();
 }
 
-/* Of a slot without an owner the pid is 0, which no process has. */
+/* A slot without an owner has the pid 0, which no process has. */
 static bool has_no_owner(unsigned slot) {
     return XPU_LOAD(*xpu_mark(slot)) && XPU_LOAD(xpu_slot_at(slot)->pid) == 0;
 }
 
-/* Locks the slot without an owner, or otherwise gives a free slot this use; -1 if there is none. One serves
- * for all: slots are few, and each free while a process has imports would take another. */
+/* Locks the slot without an owner, or gives a free slot this use; -1 if there is none. One serves for all:
+ * slots are few, and each free during imports would take another. */
 static int lock_ownerless_slot(int fd) {
     for (unsigned slot = 0; slot < xpu_pages()->quota->slot_count; slot++) {
         if (!has_no_owner(slot) || !xpu_byte_lock(fd, slot))
@@ -62,9 +62,9 @@ static int lock_ownerless_slot(int fd) {
     return slot;
 }
 
-/* Charges `bytes` to the slot without an owner. For a moment the total has them twice: a process that is
- * refused for that finds the cleaner's byte taken, which the caller holds on `fd`, waits and asks again. A
- * kill here leaves them charged once, or twice until no process has imports. */
+/* Charges `bytes` to the slot without an owner. For a moment the total has them twice. A process that is
+ * refused for that finds the cleaner's byte taken, which the caller holds on `fd`, waits and asks again.
+ * After a kill here they stay charged once, or twice until no process has imports. */
 static bool charge_ownerless_slot(int fd, int device, uint64_t bytes) {
     int slot = lock_ownerless_slot(fd);
     if (slot < 0)

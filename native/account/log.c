@@ -1,8 +1,8 @@
 /*
  * Lines for people. The log's file is opened for each line, as the program may close any descriptor.
  *
- * They come out of someone else's program: a line must not end it (SIGPIPE), stop it (SIGTTOU), keep it
- * waiting (a pipe without a reader), change its errno, or get into a file of its own that has got number 2.
+ * They come from inside another program: a line must not end it (SIGPIPE), stop it (SIGTTOU), keep it waiting
+ * (a pipe without a reader), change its errno, or get into a file of the program that has number 2.
  */
 #define _GNU_SOURCE
 #include "log.h"
@@ -45,9 +45,9 @@ __attribute__((constructor)) static void remember_stderr(void) {
     errno = before;
 }
 
-/* cudart loads this library at a program's first call, when number 2 may have been another file for long. A
- * stderr that a shell or an engine gives is never a file that can be read, unless it is appended to, and
- * never a network connection. */
+/* cudart loads this library at a program's first call. Number 2 may have been another file for long by then.
+ * A shell or an engine never gives a stderr that is readable, unless it is appended to, and never a network
+ * connection. */
 static bool may_be_stderr(const struct stat *found) {
     if (S_ISREG(found->st_mode)) {
         long flags = syscall(SYS_fcntl, STDERR_FILENO, F_GETFL);
@@ -60,9 +60,9 @@ static bool may_be_stderr(const struct stat *found) {
             domain == AF_UNIX);
 }
 
-/* Whether descriptor 2 is still for people. A daemon that has closed its stderr gets the number for the next
- * file, pipe or socket that it opens. So it must be the same file as when this library was loaded, or a file
- * that is appended to, as logs are; and not close-on-exec, which a stderr that was set by dup2 is not. */
+/* Whether descriptor 2 is still for people. A daemon that has closed its stderr gets the number for its next
+ * file, pipe or socket. So it must be the same file as when this library was loaded, or a file that is
+ * appended to, as logs are. It must not be close-on-exec: a stderr that dup2 has set is not. */
 static bool is_stderr(const struct stat *found) {
     long flags = syscall(SYS_fcntl, STDERR_FILENO, F_GETFD);
     if (flags < 0 || flags & FD_CLOEXEC)
@@ -75,7 +75,7 @@ static bool is_stderr(const struct stat *found) {
 /* A kernel's set of signals: 64 bits. */
 static uint64_t only(int signal) { return UINT64_C(1) << (signal - 1); }
 
-/* Waits a moment for a slow reader; after one was too slow, later lines do not wait. */
+/* Waits a moment for a slow reader. After that was in vain once, later lines do not wait. */
 static bool takes_more(int fd) {
     static int slow;
     struct pollfd asked = {.fd = fd, .events = POLLOUT};
@@ -111,7 +111,7 @@ static void write_line(int fd, char *line, int size, int length) {
     put(fd, S_ISSOCK(found.st_mode), line, (size_t)length + 1);
 }
 
-/* Whether this process has not said it yet. A forked child says it again. */
+/* Whether this process has not printed it yet. A forked child prints it again. */
 static bool is_news(int *said_by) {
     int self = (int)syscall(SYS_getpid);
     return __atomic_exchange_n(said_by, self, __ATOMIC_RELAXED) != self;

@@ -1,9 +1,9 @@
 /*
- * Lines for people: why a device or an allocation is refused, and, with XPU_LOG, the library's actions. It
- * knows nothing of pages or devices; callers make the sentences.
+ * Lines for people: the reason why a device or an allocation is refused, and, with XPU_LOG, the library's
+ * actions. It knows nothing of pages or devices; callers make the sentences.
  *
- * XPU_LOG=debug (stderr), XPU_LOG=debug:/a/file, or XPU_LOG=off: not even the line of xpu_log_once. A setuid
- * program writes no file.
+ * XPU_LOG=debug (stderr), XPU_LOG=debug:/a/file, or XPU_LOG=off: the line of xpu_log_once is left out, too. A
+ * setuid program writes no file.
  */
 #ifndef XPU_ACCOUNT_LOG_H
 #define XPU_ACCOUNT_LOG_H
@@ -24,8 +24,8 @@ void xpu_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* "xpu: the device is refused: WHY" on stderr, once a process, with any XPU_LOG. */
 void xpu_device_refused(const char *why);
-/* A line of our own on stderr, once for each process that *told_by has not seen; not with XPU_LOG=off, nor
- * where the debug log tells the same on stderr. */
+/* Our own line on stderr, once for each process that *told_by has not seen; not with XPU_LOG=off, nor if the
+ * debug log says the same on stderr. */
 void xpu_log_once(int *told_by, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A size in such a line, rounded down to a tenth. */

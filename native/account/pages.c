@@ -37,7 +37,7 @@ __attribute__((format(printf, 1, 2))) static bool because(const char *format, ..
     return false;
 }
 
-/* By number where glibc's own has a version newer than the oldest image, or is a cancellation point. */
+/* By number: glibc's own is newer than the oldest image, or a cancellation point. */
 static int open_raw(const char *path, int flags) {
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NOCTTY);
 }
@@ -46,7 +46,7 @@ static int stat_raw(int fd, struct stat *found) { return (int)syscall(SYS_fstat,
 
 void xpu_close(int fd) { syscall(SYS_close, fd); }
 
-/* Half a byte at a time: bit by bit it would be a fifth of a program's start. */
+/* Half a byte at a time: bit by bit this would take a fifth of a program's start. */
 static uint32_t crc32_more(uint32_t crc, const uint8_t *bytes, size_t size) {
     static const uint32_t of_half[16] = {
         0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
@@ -206,7 +206,7 @@ bool xpu_lacks_descriptors(void) {
 int xpu_usage_descriptor(void) {
     int fd = open_raw(XPU_USAGE_PATH, O_RDWR);
     struct stat found;
-    /* After chroot or a mount, the path may lead to another file: its locks would say that all are dead. */
+    /* After chroot or a mount the path may lead to another file: by its locks all processes would be dead. */
     if (fd >= 0 &&
         (stat_raw(fd, &found) != 0 || found.st_dev != usage_device || found.st_ino != usage_inode)) {
         xpu_close(fd);

@@ -1,6 +1,6 @@
 /*
- * The container's two pages: opened and checked once, then read in place. Where they are missing or not to be
- * trusted, callers get a sentence for people and refuse the device. It knows nothing of slots and totals.
+ * The container's two pages: opened and checked once, then read in place. If they are missing or invalid,
+ * callers get a sentence for people and refuse the device. It knows nothing of slots and totals.
  */
 #ifndef XPU_ACCOUNT_PAGES_H
 #define XPU_ACCOUNT_PAGES_H
@@ -16,9 +16,9 @@ struct xpu_pages {
     struct xpu_usage *usage;
 };
 
-/* Maps and checks the pages at the first call in this process; NULL with `*why` (a sentence for people: the
- * fault and its remedy) if the container has none that this library can trust. The answer does not change,
- * unless it was that this process lacks descriptors or memory: then the next call tries again. */
+/* Maps and checks the pages at the first call in this process. NULL, with `*why` (a sentence for people: the
+ * fault and its remedy), if the container has no valid ones. The answer does not change, unless this process
+ * lacks descriptors or memory: then the next call tries again. */
 const struct xpu_pages *xpu_pages_find(const char **why);
 /* quota: NULL until they are open; atomic */
 extern struct xpu_pages xpu_pages_opened __attribute__((visibility("hidden")));
@@ -33,10 +33,10 @@ static inline const struct xpu_pages *xpu_pages(void) { return &xpu_pages_opened
 
 /* Index of a device in the pages by its 16-byte UUID; -1: not granted to this container. */
 int xpu_device_index(const uint8_t uuid[16]);
-/* Whether it is such an index. */
+/* Whether this is such an index. */
 bool xpu_is_device(int device);
 
-/* Bytes, read now: XPU_NO_LIMIT for none, 0 for a device that is not granted or without valid pages. */
+/* Bytes, read now. XPU_NO_LIMIT: no limit; 0: the device is not granted, or the pages are not valid. */
 static inline uint64_t xpu_limit(int device) {
     const struct xpu_quota *quota = __atomic_load_n(&xpu_pages_opened.quota, __ATOMIC_ACQUIRE);
     return quota && device >= 0 && (unsigned)device < quota->device_count
@@ -46,8 +46,8 @@ static inline uint64_t xpu_limit(int device) {
 
 /* Whether this process can open no file at the moment. */
 bool xpu_lacks_descriptors(void);
-/* An open description of the usage page, which the caller closes with xpu_close; -1 where the path does not
- * lead to it any more. */
+/* An open description of the usage page, which the caller closes with xpu_close. -1: the path no longer leads
+ * to the page. */
 int xpu_usage_descriptor(void);
 void xpu_close(int fd);
 

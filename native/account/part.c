@@ -5,13 +5,13 @@
 #include "process_state.h"
 #include "slot.h"
 
-/* How often the parts of all processes are added up. */
+/* The interval at which the parts of all processes are added up. */
 enum { ANEW_NS = 10000000 };
 
-/* Of this process; 0: all of the device, and in turns with others. A forked child has its parent's, as it has
- * its environment. Atomic. */
+/* This process's part; 0: all of the device, in turns with others. A forked child has its parent's part, as
+ * it has its environment. Atomic. */
 static uint32_t parts[XPU_DEVICES];
-/* Of all processes of the container, and until when that is taken to be so; atomic. */
+/* The sum of the container's processes, and the end of its validity; atomic. */
 static struct { uint64_t sum, until; } all[XPU_DEVICES];
 
 void xpu_part_set(int device, uint32_t part) { XPU_STORE(parts[device], part); }
@@ -23,8 +23,7 @@ uint64_t xpu_of_part(int device, uint64_t ns) {
     return part ? (uint64_t)((double)ns * part / XPU_WHOLE) : ns;
 }
 
-/* A dead process whose slot is not cleaned yet counts: then its container is held back to its share, and no
- * less. */
+/* A dead process counts until its slot is cleaned: its container is then held to its share, and no lower. */
 static uint64_t add_up(int device) {
     unsigned count = xpu_pages()->quota->slot_count;
     int own = xpu_process_slot();

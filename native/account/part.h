@@ -1,8 +1,7 @@
 /*
- * Processes that can use no more than a part of a device: those under MPS, each of which has a part of its
- * multiprocessors, at the same time as others have theirs. Time on a part of a device counts as that part of
- * the time; and where all parts of the container's processes together are no more than its share, nothing
- * they launch need be held back.
+ * Processes that can use only a part of a device: under MPS each has a part of its multiprocessors, at the
+ * same time as others. Time on a part of a device counts as that part of the time. If the parts of the
+ * container's processes add up to no more than its share, no launch need be held back.
  */
 #ifndef XPU_ACCOUNT_PART_H
 #define XPU_ACCOUNT_PART_H
@@ -11,14 +10,14 @@
 
 #include <stdbool.h>
 
-/* This process can use that part of a device, 1 to XPU_WHOLE; said once, before it uses it. */
+/* This process can use that part of a device, 1 to XPU_WHOLE. Called once, before the device is used. */
 void xpu_part_set(int device, uint32_t part);
-/* Whether it was said. */
+/* Whether xpu_part_set was called. */
 bool xpu_has_part(int device);
 /* The device's time for a time on this process's part, ns. */
 uint64_t xpu_of_part(int device, uint64_t ns);
-/* Whether the parts of the container's processes are known, and no more than that share together. Another
- * process is known some ms after it began. */
+/* Whether the parts of the container's processes are known, and together within that share. Another process
+ * is known some ms after its begin. */
 bool xpu_parts_fit(int device, uint32_t share, uint64_t now);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * How this process takes its slot, and changes it.
  *
- * A forked child must not keep its parent's slot alive. The slot's lock hangs on a mapping of the usage page
- * that a child does not inherit (MADV_DONTFORK), and on no descriptor: the one that it was taken through is
- * closed at once, as programs close any number.
+ * A forked child must not keep its parent's slot alive. The slot's lock lasts as long as a mapping of the
+ * usage page that a child does not inherit (MADV_DONTFORK). It depends on no descriptor: the one that took it
+ * is closed at once, because programs close any number.
  */
 #define _GNU_SOURCE
 #include "process_slot.h"
@@ -33,7 +33,7 @@ static bool set_up(int fd, unsigned slot) {
     if (keeper == MAP_FAILED)
         return false;
     madvise(keeper, ONE_PAGE, MADV_DONTFORK);
-    /* Nothing is left there, unless a program wrote it to do harm. */
+    /* nothing is left there, unless a program wrote it to do harm */
     xpu_slot_clean(slot, false);
     struct xpu_slot *place = xpu_slot_at(slot);
     char name[sizeof place->name] = "";
@@ -110,7 +110,7 @@ static void free_deferred(void) {
 
 void xpu_change_end(void) {
     xpu_unlock();
-    /* Looked at after the lock is free: a handler that found it taken has left its free before. */
+    /* This check comes after the unlock: a handler that found the lock taken has left its free before. */
     while (xpu_deferred_frees()) {
         if (!xpu_lock())
             return;

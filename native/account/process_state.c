@@ -1,16 +1,16 @@
 /*
  * The state of this process. It lies in a page that the kernel wipes in a forked child (MADV_WIPEONFORK,
- * Linux 4.14; a fork handler does the same for older kernels), so that a child starts without a slot and with
- * a free lock, after any system call that makes one. A vfork'ed child shares the page with its parent, as it
- * shares the memory that is counted.
+ * Linux 4.14; a fork handler does the same for older kernels). So a child starts without a slot and with a
+ * free lock, after any system call that makes one. A vfork'ed child shares the page with its parent, as it
+ * shares the counted memory.
  *
  * A signal handler may call us while its own thread holds the lock. It must get an error instead of waiting
  * for ever: so the lock is a futex of our own, whose word names the owner.
  *
- * Its limit: a vfork'ed child that is killed in the middle of a call of ours leaves its parent's lock taken.
- * pthread_self() is the parent's there, and only a system call in each charge could tell the two apart. From
- * then on the parent's calls are refused, at once in that thread and after XPU_WAITS waits in others; the
- * parent's memory is freed when it ends. No lock is ever taken from a thread that may be alive.
+ * A vfork'ed child that is killed in a call of ours leaves its parent's lock taken. pthread_self() is the
+ * parent's there, and only a system call in each charge could tell the two apart. From then on the parent's
+ * calls are refused, at once in that thread and after XPU_WAITS waits in others. The parent's memory is freed
+ * when it ends. No lock is ever taken from a thread that may be alive.
  */
 #define _GNU_SOURCE
 #include "process_state.h"
@@ -93,7 +93,7 @@ static bool swap(uint64_t *lock, uint64_t *from, uint64_t to) {
 
 static bool take(struct process_state *state) {
     uint64_t self = (uint64_t)pthread_self(), mine = self, found = 0;
-    int in_vain = 0; /* waits one after the other: a process that was frozen has not waited in that time */
+    int in_vain = 0; /* waits in a row: a frozen process has not waited in that time */
     while (!swap(&state->lock, &found, mine)) {
         if ((found & ~(uint64_t)WAITED_FOR) == self)
             return false;
@@ -133,8 +133,8 @@ uint64_t xpu_deferred_take(int device, enum xpu_kind kind) {
     return __atomic_exchange_n(&state_of_process()->deferred_bytes[device][kind], 0, __ATOMIC_ACQ_REL);
 }
 
-/* No fork while a thread takes a slot: the child would have the descriptor that the slot's lock is on, and
- * keep the slot alive after its parent. */
+/* No fork while a thread takes a slot: the child would have the descriptor of the slot's lock, and keep the
+ * slot alive after its parent. */
 static void before_fork(void) {
     if (take(state_of_process()))
         XPU_STORE(state_of_process()->forking, 1);

@@ -9,9 +9,9 @@
 
 #include <stdbool.h>
 
-/* The lock on all changes that this process makes to its slot. False, without waiting, if this very thread
- * holds it already: a signal handler has interrupted a call of ours. False too where another thread holds it
- * for half a minute: it may have been killed (process_state.c says how). */
+/* The lock on all changes of this process to its slot. False, without waiting, if this very thread holds it:
+ * a signal handler has interrupted a call of ours. False too if another thread holds it for half a minute:
+ * that thread may have been killed (process_state.c says how). */
 bool xpu_lock(void);
 void xpu_unlock(void);
 #define XPU_NO_LOCK                                                                                          \
@@ -21,10 +21,10 @@ void xpu_unlock(void);
 int xpu_process_slot(void);
 void xpu_process_slot_set(unsigned slot);
 
-/* A deferred free: a signal handler that frees memory while its thread holds the lock cannot change the slot.
- * The free is remembered here, and the holder of the lock carries it out when it is done. */
+/* A deferred free. A signal handler that frees memory while its thread holds the lock cannot change the slot.
+ * The free is remembered here, and the holder of the lock carries it out at its end. */
 void xpu_defer_free(int device, enum xpu_kind kind, uint64_t bytes);
-/* True, once, where there are deferred frees. */
+/* True, once, if there are deferred frees. */
 bool xpu_deferred_frees(void);
 /* Bytes of them; the caller frees them. */
 uint64_t xpu_deferred_take(int device, enum xpu_kind kind);

@@ -11,17 +11,17 @@
 
 struct xpu_process {
     uint32_t pid;
-    uint32_t listed; /* the id by which the driver lists it; 0 where that is not known to differ from `pid` */
+    uint32_t listed; /* the driver's id for it; 0: not known to differ from `pid` */
     const char *name;
     const uint64_t *used; /* bytes, of each device */
 };
 
 /* Calls `each` for every live slot. */
 void xpu_each_process(void (*each)(const struct xpu_process *process, void *data), void *data);
-/* Bytes that other instances of this library (dlmopen) hold in this very process, each of which has a slot of
- * its own: the driver counts them together. False: there are none. */
+/* Bytes of other instances of this library (dlmopen) in this very process. Each has a slot of its own, and
+ * the driver counts them together. False: there are none. */
 bool xpu_other_instances(int device, uint64_t *bytes);
-/* Tells the others by which id the driver lists this process. */
+/* Tells the others the driver's id for this process. */
 void xpu_listed_as(uint32_t id);
 
 #endif

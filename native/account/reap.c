@@ -1,11 +1,11 @@
 /*
  * Frees the memory of dead processes. A slot that is marked and whose lock is free has a dead owner. The
- * process that gets the lock makes the slot's own changes down to zero and unmarks it; a cleaner that is
- * killed leaves the slot as any process that was killed in a change does, for the next cleaner.
+ * process that gets the lock makes the slot's own changes down to zero and unmarks it. A cleaner that is
+ * killed leaves the slot as any process does that is killed in a change, for the next cleaner.
  *
- * A process that was refused memory must tell "the owner lives" from "another process is cleaning it up", and
- * wait for the latter. So a cleaner holds the cleaner's byte too. Only that answer depends on it, and it is
- * waited for only for a moment, as a cleaner may be stopped.
+ * A process that was refused memory must distinguish a living owner from one that is being cleaned up, and
+ * wait for the latter. So a cleaner holds the cleaner's byte too. Only that answer depends on it. The wait is
+ * short, because a cleaner may be stopped.
  */
 #define _GNU_SOURCE
 #include "reap.h"
@@ -109,7 +109,7 @@ void xpu_reap(void) {
         return;
     /* In this order: a cleaner unlocks its byte only after the slots that it cleaned. */
     if (any_dead(fd) || xpu_byte_held(fd, slot_count())) {
-        xpu_cleaner_lock(fd); /* or not: a stopped cleaner must not hold up others */
+        xpu_cleaner_lock(fd); /* without it if a stopped cleaner has it */
         clean_all(fd);
         /* Closing is not enough: a child forked meanwhile may have a copy of the descriptor. */
         xpu_byte_unlock(fd, 0, slot_count() + 1);

@@ -1,5 +1,5 @@
 /*
- * The slots of the usage page: where they lie, and the locks on them.
+ * The slots of the usage page: their places, and the locks on them.
  *
  * A slot belongs to a process as long as the process holds an OFD lock on the slot's byte (fcntl(2),
  * F_OFD_SETLK). The lock is on the open file description, and not on the process: docs/concepts/memory.md
@@ -47,14 +47,14 @@ void xpu_byte_unlock(int fd, unsigned byte, unsigned count) {
 
 bool xpu_byte_held(int fd, unsigned byte) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    /* If the kernel does not answer, no process is taken for dead. */
+    /* If the kernel does not answer, every process counts as alive. */
     return !lock_call(fd, F_OFD_GETLK, &lock) || lock.l_type != F_UNLCK;
 }
 
 unsigned xpu_slot_marked(unsigned slot) {
     unsigned count = xpu_pages()->quota->slot_count;
     while (slot < count) {
-        /* Marks begin at a multiple of 64: eight at once where there is none. */
+        /* Marks begin at a multiple of 64: eight unmarked ones are skipped together. */
         if (slot % 8 == 0 && __atomic_load_n((uint64_t *)(void *)xpu_mark(slot), __ATOMIC_ACQUIRE) == 0)
             slot += 8;
         else if (XPU_LOAD(*xpu_mark(slot)))

@@ -96,7 +96,7 @@ void xpu_total_recover(unsigned slot, int device) {
     uint64_t started = XPU_LOAD(place->started), finished = XPU_LOAD(place->finished);
     if (started == finished)
         return;
-    /* The word is read first: the process that replaces it has set `seen` before. */
+    /* The word is read first: a process that replaces it has set `seen` before. */
     bool took_place = names(XPU_LOAD(*place_of(device)), slot, started) || XPU_LOAD(place->seen) >= started;
     if (took_place)
         complete(place, started);

@@ -1,11 +1,11 @@
 /*
- * A program can shift or scale the time that it sees: a library in the place of clock_gettime (libfaketime),
- * or a time namespace (time_namespaces(7)). With such a clock it would get more of the device than its share,
- * or owe a day for a second's use, together with its container's other programs.
+ * A program can shift or scale the time that it sees: by a library in the place of clock_gettime
+ * (libfaketime), or by a time namespace (time_namespaces(7)). With such a clock it would get more of the
+ * device than its share, or owe a day for a second's use, together with its container's other programs.
  *
- * So the kernel's own function is called, which is mapped into each process (vdso(7)), and the offset of the
- * time namespace is taken off. The mapped object has no fixed layout but ELF's; if the function is not found,
- * the system call does the same and takes longer.
+ * So this calls the kernel's own function, which is mapped into each process (vdso(7)), and subtracts the
+ * offset of the time namespace. The mapped object has no fixed layout but ELF's. If the function is not
+ * found, the system call does the same and takes longer.
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -72,7 +72,7 @@ static bool read_image(struct image *image, const char *base) {
     return image->symbols && image->names && (image->hash || image->gnu_hash);
 }
 
-/* How many symbols there are. Newer kernels have the GNU table alone: its last chain ends with the last. */
+/* The number of symbols. Newer kernels have only the GNU table: its last chain ends with the last symbol. */
 static uint32_t count_symbols(const struct image *image) {
     if (image->hash)
         return image->hash[1];
@@ -131,7 +131,8 @@ static bool is_own(void) {
     return strcmp(own, childrens) == 0;
 }
 
-/* The file tells that of the children's namespace, which may be another; and is missing before Linux 5.6. */
+/* The file has the offset of the children's namespace, which may be another. It is missing before Linux 5.6.
+ * */
 static int64_t read_offset(void) {
     static const char key[] = "monotonic";
     char text[256] = "", *rest;
@@ -148,8 +149,8 @@ static int64_t read_offset(void) {
 
 static void look(void) { __atomic_store_n(&offset, read_offset(), __ATOMIC_RELAXED); }
 
-/* Not when the library is loaded, as few programs ask for the time. Two threads may be here at once: both
- * find the same. */
+/* Not when the library is loaded: few programs ask for the time. Two threads may be here together, and find
+ * the same. */
 static clock_function *prepare(void) {
     clock_function *found = find();
     look();

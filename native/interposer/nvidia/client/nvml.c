@@ -27,8 +27,8 @@ void *xpu_nvml_find(_Atomic(void *) *place, const char *name) {
 }
 
 bool xpu_nvml_load(void) {
-    /* The loader takes a library that is loaded already for any later wish of the same SONAME, and a program
-     * that opens libnvidia-ml.so.1 must find the interposer: so that comes first. */
+    /* The loader uses a loaded library for every later request of the same SONAME, and a program that opens
+     * libnvidia-ml.so.1 must find the interposer. So the interposer comes first. */
     (void)dlopen("libnvidia-ml.so.1", RTLD_LAZY);
     return dlopen(XPU_REAL_NVML, RTLD_LAZY) != NULL;
 }
@@ -36,7 +36,7 @@ bool xpu_nvml_load(void) {
 /* ---- handles ---- */
 
 static _Atomic(nvmlDevice_t) handles[XPU_DEVICES];
-/* A word for each handle that was looked up lately: the handle, 48 bits of it, and the device's index + 1. */
+/* A word for each handle of a recent look-up: 48 bits of the handle, and the device's index + 1. */
 enum { INDEXES = 64, INDEX_BITS = 16 };
 static _Atomic uint64_t indexes[INDEXES];
 
@@ -113,8 +113,8 @@ int xpu_nvml_index(nvmlDevice_t device) {
 
 typedef nvmlReturn_t list_call(nvmlDevice_t device, unsigned int *count, void *infos);
 
-/* By NVML_PROCESS_MODE_*. Each list in its second version first, which has one layout in all drivers since
- * R470: the third has longer entries in R535's first releases. */
+/* By NVML_PROCESS_MODE_*. The second version of each list comes first: it has one layout in all drivers since
+ * R470. The third has longer entries in R535's first releases. */
 enum { VERSIONS = 3, V1 = 2 };
 static const char *const names[][VERSIONS] = {
     [NVML_PROCESS_MODE_COMPUTE] = {"nvmlDeviceGetComputeRunningProcesses_v2",
@@ -138,7 +138,7 @@ static list_call *find_list(unsigned int mode, int *version) {
     return call;
 }
 
-/* Entries of the first version, which have no instances, become those of the second where they lie. */
+/* Turns entries of the first version, which have no instances, into those of the second, in place. */
 static void widen(nvmlProcessInfo_t *infos, unsigned int count) {
     for (unsigned int i = count; i-- > 0;) {
         nvmlProcessInfo_v1_t narrow;
@@ -157,7 +157,7 @@ nvmlReturn_t xpu_nvml_processes(nvmlDevice_t handle, unsigned int mode, nvmlProc
     *count = 0;
     if (!call)
         return NVML_ERROR_FUNCTION_NOT_FOUND;
-    /* It may grow while it is asked for. */
+    /* The list may grow meanwhile. */
     for (int attempt = 0; attempt < 8 && result == NVML_ERROR_INSUFFICIENT_SIZE && capacity <= MOST;
          attempt++) {
         nvmlProcessInfo_t *larger = realloc(*infos, capacity * sizeof *larger);

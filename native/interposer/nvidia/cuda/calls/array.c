@@ -1,9 +1,8 @@
 /*
- * Arrays and mipmapped arrays. The driver does not tell their padded size (cuArrayGetMemoryRequirements
- * answers for arrays whose memory comes later). So an array is charged by its layout, in the smallest pieces
- * that a device has, and the driver's padding beyond that is part of the overhead. Sparse arrays and those
- * with deferred mapping take nothing: the memory mapped into them is mappable memory, which has its own
- * charge.
+ * Arrays and mipmapped arrays. The driver does not report their padded size (cuArrayGetMemoryRequirements is
+ * for arrays whose memory comes later). So an array is charged by its layout, in the smallest pieces that a
+ * device has; the driver's padding beyond that is part of the overhead. Sparse arrays and those with deferred
+ * mapping take nothing: the memory mapped into them is mappable memory, which has its own charge.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/real.h"

@@ -1,7 +1,7 @@
 /*
- * Contexts: each takes some hundreds of MiB that only the driver knows. One that does not fit is refused
- * before it is made, if an earlier one on the device has shown their size; otherwise it is destroyed again.
- * With a context ends all memory of it; pools and mappable memory are the process's.
+ * Contexts: each takes some hundreds of MiB, which only the driver knows. If an earlier context on the device
+ * has shown the size, one that does not fit is refused before it is made; otherwise it is destroyed again.
+ * All memory of a context ends with it; pools and mappable memory are the process's.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/devices.h"
@@ -31,7 +31,7 @@ XPU_NEED(cuCtxGetCurrent)
 XPU_NEED(cuDevicePrimaryCtxGetState)
 
 static CUcontext primaries[XPU_DEVICES]; /* atomic */
-static int counts[XPU_DEVICES];          /* contexts that this process has; atomic */
+static int counts[XPU_DEVICES];          /* contexts of this process; atomic */
 static int begun[XPU_DEVICES];           /* contexts that it has begun to make; atomic */
 static int retaining[XPU_DEVICES];       /* threads that are about to make the primary one; atomic */
 
@@ -45,8 +45,8 @@ static void forget(void) {
 }
 XPU_AT_FORK(forget)
 
-/* The known size of a context of the device, as any process of the container has seen it; 0: not yet seen.
- * Bytes, with EXACT in it where the driver reported it. */
+/* The known size of a context of the device, as any process of the container has seen it; 0: not yet seen. In
+ * bytes, with EXACT in it if the driver reported it. */
 enum { EXACT = 1 };
 static uint64_t *usual(int device) {
     const char *why;
@@ -92,15 +92,14 @@ static CUresult begin(struct xpu_growth *growth, CUdevice device) {
     return result == CUDA_SUCCESS ? begin_at(growth, index, false) : result;
 }
 
-/* `again`: the context may be one that there is, with another user. */
+/* `again`: the context may exist already, and get another user. */
 static CUresult finish(struct xpu_growth *growth, CUresult made, CUcontext *context, bool again) {
     uint64_t taken;
     CUresult result = xpu_mps_explained(xpu_growth_end(growth, made, &taken));
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t before = __atomic_load_n(usual(growth->device), __ATOMIC_RELAXED) & ~(uint64_t)EXACT;
-    /* Where the driver lists processes by other ids, each must be recognized when it makes its first context.
-     */
+    /* If the driver lists processes by other ids, each must be recognized when it makes its first context. */
     bool is_exact = growth->exact && !xpu_reported_by_other_id();
     if (taken && !growth->assumed && (growth->exact || growth->alike || !before || taken < before))
         __atomic_store_n(usual(growth->device), taken | (is_exact ? EXACT : 0), __ATOMIC_RELAXED);
@@ -122,7 +121,7 @@ static CUresult finish_own(struct xpu_growth *growth, CUresult made, CUcontext *
     return result;
 }
 
-/* The whole of an interposed function that makes one. */
+/* A whole interposed function that makes a context. */
 #define CREATES(context_, device_, call_)                                                                    \
     do {                                                                                                     \
         struct xpu_growth growth_;                                                                           \
@@ -174,8 +173,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     CUresult result = xpu_granted(device, &index);
     if (result != CUDA_SUCCESS)
         return result;
-    /* Several threads may be about to make the one context there is to be made: one of them is charged for
-     * it. */
+    /* Several threads may be about to make the one primary context: one of them is charged for it. */
     bool shared = __atomic_fetch_add(&retaining[index], 1, __ATOMIC_ACQ_REL) > 0;
     result = begin_at(&growth, index, shared);
     if (result == CUDA_SUCCESS)
@@ -190,7 +188,7 @@ struct ending {
     CUcontext context;
     uint64_t serial; /* entries made since are of a later context at the same address */
     uint64_t taken;
-    int device; /* -1: not known, or not granted */
+    int device; /* -1: unknown, or not granted */
     bool also_itself;
 };
 
@@ -214,13 +212,13 @@ static void end_entry(const struct xpu_entry *entry, void *data) {
         xpu_entry_release(entry);
 }
 
-/* Before the call that may end the context. */
+/* Called before a call that may end the context. */
 static void about_to_end(const struct ending *ending) {
     if (xpu_pacing())
         xpu_pace_context_begin(ending->context);
 }
 
-/* After it, whether or not it has. */
+/* Called after it, whether the context has ended or not. */
 static void has_ended(const struct ending *ending, bool has) {
     if (xpu_pacing())
         xpu_pace_context_end(ending->context, !has);
@@ -267,7 +265,7 @@ static void attach(CUcontext context, uint32_t change) {
     (void)xpu_table_change(XPU_CONTEXTS, (uintptr_t)context, attached, &change, &entry);
 }
 
-/* Counted before the call: a detach in another thread must not be taken for the last one. */
+/* Counted before the call, so that a detach in another thread is not taken for the last one. */
 CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
     CUcontext current = NULL;
     (void)REAL(cuCtxGetCurrent)(&current);

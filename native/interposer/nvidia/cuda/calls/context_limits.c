@@ -16,7 +16,7 @@ static bool is_memory(CUlimit limit) {
            limit == CU_LIMIT_MALLOC_HEAP_SIZE;
 }
 
-/* A heap or a buffer takes at least its bytes; stacks take them for each thread. */
+/* A heap or a buffer takes at least its bytes; stacks take their bytes for each thread. */
 static void lowered(int device, CUcontext context, uint64_t bytes) {
     (void)xpu_overhead_change(XPU_CONTEXTS, (uintptr_t)context, -(int64_t)bytes);
     xpu_shrunk(device, bytes, false);

@@ -1,8 +1,9 @@
 /*
- * Logical endpoints (CUDA 13.3), the heirs of multicast objects: memory that this process binds to one lives
- * until it is unbound, or the endpoint is destroyed here. Their own memory is in the driver's report.
+ * Logical endpoints (CUDA 13.3), the successors of multicast objects. Memory that this process binds to one
+ * lives until it is unbound, or the endpoint is destroyed here. The endpoints' own memory is in the driver's
+ * report.
  *
- * One that is imported may lead to memory of other processes, which must stay charged as long.
+ * An imported endpoint may lead to memory of other processes, which must stay charged that long.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/real.h"
@@ -53,7 +54,7 @@ CUresult cuLogicalEndpointImport(CUlogicalEndpointId id, const void *handle,
     return result;
 }
 
-/* One that was made here has no entry: there is nothing of it to count. */
+/* An endpoint that was made here has no entry: it has no charge. */
 CUresult cuLogicalEndpointDestroy(CUlogicalEndpointId id) {
     struct xpu_binding *taken = xpu_unbind_begin(XPU_ENDPOINTS, id, 0, NULL);
     struct xpu_entry entry;

@@ -1,12 +1,12 @@
 /*
  * External memory: another API (Vulkan, NvSciBuf) allocates it, and CUDA imports it. That API is not counted,
  * so the import is, by its size: once, while it has its handle or a mapping. A destroyed handle's value may
- * be handed out again while its mappings live, so that the charge has a number of its own.
+ * be reused while its mappings live, so the charge has a number of its own.
  *
  * Memory that CUDA itself made (cuMemExportToShareableHandle) and that is imported here is charged a second
- * time, as nothing tells which memory a descriptor means: the driver exports to a newly opened
- * /dev/nvidiactl, whose device and inode are the node's, and KCMP_FILE knows copies of a descriptor that its
- * maker still has open.
+ * time: a descriptor does not show its memory. The driver exports to a newly opened /dev/nvidiactl, whose
+ * device and inode are the node's, and KCMP_FILE recognizes only copies of a descriptor that its maker still
+ * has open.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/real.h"
@@ -35,8 +35,7 @@ XPU_RELEASE(XPU_EXTERNALS, XPU_EXTERNAL, drop)
 XPU_RELEASE(XPU_MIPMAPS, XPU_EXTERNAL, drop)
 XPU_RELEASE(XPU_POINTERS, XPU_EXTERNAL, drop)
 
-/* Puts the entry into the table, with the reference that it stands for; without memory for it, drops the
- * reference. */
+/* Puts the entry into the table, with its reference; without memory for it, drops the reference. */
 static CUresult keep(struct xpu_entry *entry) {
     if (xpu_entry_put(entry))
         return CUDA_SUCCESS;
@@ -85,7 +84,7 @@ static bool hold(struct xpu_entry *entry, CUexternalMemory memory, enum xpu_spac
     return true;
 }
 
-/* The mapping ends with the context that it is made in. */
+/* The mapping ends with the context in which it is made. */
 static CUresult mapped(CUresult made, struct xpu_entry *entry, uint64_t key) {
     if (made != CUDA_SUCCESS) {
         drop(entry);

@@ -1,6 +1,6 @@
 /*
  * Launches of graphs go through the pacer, each as one launch. The rest is about graphs with nodes that
- * allocate. Their memory stays with the driver after a launch, for the next one: the account holds the
+ * allocate. Their memory stays with the driver after a launch, for the next one. The account holds the
  * driver's reservation for the graphs of each device.
  *
  * The most that a launch may take is known when the graph is made executable: the addresses of its
@@ -53,7 +53,7 @@ bool xpu_is_capturing(CUstream stream) {
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Before a node that allocates is added. */
+/* Called before an allocating node is added. */
 static CUresult adds_memory(const CUmemLocation *location) {
     xpu_graph_gets_memory();
     return xpu_location_known(location);
@@ -144,7 +144,7 @@ static void end(struct launching *launching, CUresult result) {
     }
 }
 
-/* A number that no other stream has. A handle is not one: it may be handed out again, and the default ones
+/* A number that no other stream has. A handle is no such number: it may be reused, and the default handles
  * stand for a stream of each thread or of each context. */
 static uint64_t id_of(CUstream stream, bool per_thread) {
     unsigned long long id = 0;
@@ -161,7 +161,7 @@ static uint64_t id_of(CUstream stream, bool per_thread) {
     return (uintptr_t)context;
 }
 
-/* Lets a launch or an upload in. */
+/* Admits a launch or an upload. */
 static CUresult begin(struct launching *launching, struct xpu_footprint *footprint, CUstream stream,
                       bool per_thread) {
     CUresult result = CUDA_SUCCESS;
@@ -216,7 +216,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
 
 struct making {
     struct xpu_footprint *footprint;
-    struct launching launching; /* of an upload, which one version can do besides */
+    struct launching launching; /* of an upload, which one version can also do */
 };
 
 static CUresult making_begin(struct making *making, CUgraph graph,
@@ -242,7 +242,7 @@ static CUresult making_end(struct making *making, CUresult result, const CUgraph
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The whole of an interposed function that makes a graph executable. */
+/* A whole interposed function that makes a graph executable. */
 #define INSTANTIATES(exec_, graph_, params_, per_thread_, call_)                                             \
     do {                                                                                                     \
         struct making making_;                                                                               \
@@ -275,7 +275,7 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
     INSTANTIATES(exec, graph, params, true, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params));
 }
 
-/* After an update the executable has the allocations of the graph, and no longer its own. */
+/* After an update the executable has the graph's allocations in place of its own. */
 static CUresult updated(CUresult result, CUgraphExec exec, CUgraph graph) {
     struct xpu_footprint *footprint;
     if (result == CUDA_SUCCESS && footprint_of(graph, &footprint) && !keep(exec, footprint))
@@ -292,7 +292,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
     return updated(REAL(cuGraphExecUpdate_v2)(exec, graph, info), exec, graph);
 }
 
-/* Forgotten before the call: another thread may be handed the same address at once. */
+/* Forgotten before the call: another thread may get the same address at once. */
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     if (xpu_graphs_with_memory())
         forget_exec(exec);

@@ -10,7 +10,7 @@
 
 /* Work on the stream becomes part of a graph. */
 bool xpu_is_capturing(CUstream stream);
-/* Some graph of this process has, or may have, a node that allocates. */
+/* A graph of this process has, or may have, an allocating node. */
 void xpu_graph_gets_memory(void);
 bool xpu_graphs_with_memory(void);
 

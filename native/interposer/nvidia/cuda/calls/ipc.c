@@ -1,6 +1,6 @@
 /*
- * Inter-process memory: the process that allocated it pays for it, as long as it lives and has not freed it;
- * after that, it stays in the container's account while any process has imports.
+ * Inter-process memory: the process that allocated it is charged as long as it lives and has not freed it.
+ * After that, it stays in the container's account while any process has imports.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/real.h"
@@ -24,7 +24,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
     return result;
 }
 
-/* The mapping ends with the context that it is made in. */
+/* The mapping ends with the context in which it is made. */
 static CUresult opened(CUresult result, const CUdeviceptr *pointer) {
     struct xpu_entry entry = {.space = XPU_POINTERS, .kind = XPU_LINEAR};
     if (result == CUDA_SUCCESS) {

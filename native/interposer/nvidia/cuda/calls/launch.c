@@ -1,6 +1,6 @@
 /*
- * Launches: each goes through the pacer, where the container has a cap on its device's time. Graphs do in
- * graph.c. Copies, fills and host functions are left alone: other engines and the host do them.
+ * Launches: each goes through the pacer if the container has a cap on its device's time. graph.c has those of
+ * graphs. Copies, fills and host functions are not paced: other engines and the host do them.
  */
 #include "cuda/driver/mps.h"
 #include "cuda/driver/real.h"
@@ -47,8 +47,8 @@ static uint32_t shape_of_config(const CUlaunchConfig *config) {
                     config->blockDimX * config->blockDimY * config->blockDimZ);
 }
 
-/* Another thread may write into an argument that a program passes by pointer while the launch waits: the
- * driver gets the same copy that the pacer saw. */
+/* Another thread may change an argument that a program passes by pointer, while the launch waits. The driver
+ * gets the same copy that the pacer saw. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
     if (!config || __builtin_expect(!xpu_pacing(), 1))
         return xpu_mps_explained(REAL(cuLaunchKernelEx)(config, function, arguments, extra));
@@ -84,8 +84,8 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x
                                                    block_z, shared_bytes, stream, arguments));
 }
 
-/* Shape and shared memory are the function's own here, and not told apart: the cost of one that is set
- * otherwise is learnt again. */
+/* The function sets shape and shared memory here, and they are not told apart: after a change of them the
+ * cost is learnt again. */
 CUresult cuLaunch(CUfunction function) { XPU_PACED(NULL, false, function, 1, REAL(cuLaunch)(function)); }
 
 CUresult cuLaunchGrid(CUfunction function, int width, int height) {
@@ -122,7 +122,7 @@ static void of_each(struct xpu_pace *paces, const CUDA_LAUNCH_PARAMS *launches, 
     }
 }
 
-/* One launch on each of several devices, which begin together: all are let in before any is launched. */
+/* One launch on each of several devices, which begin together: all are admitted before any is launched. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count,
                                               unsigned int flags) {
     struct xpu_pace paces[XPU_DEVICES];

@@ -15,7 +15,7 @@ XPU_INTERPOSE(cuMemAllocPitch_v2)
 XPU_INTERPOSE(cuMemFree)
 XPU_INTERPOSE(cuMemFree_v2)
 
-/* The step that rows are padded to; the reservation is made before the driver says the pitch. */
+/* The step that rows are padded to. The reservation is made before the driver returns the pitch. */
 enum { LIKELY_PITCH = 512 };
 
 static uint64_t likely_pitched(uint64_t width, uint64_t height) {

@@ -1,5 +1,5 @@
 /*
- * Modules and libraries: their code and variables lie in device memory, and only the driver knows how much.
+ * Modules and libraries: their code and variables are in device memory, and only the driver knows the size.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/devices.h"
@@ -22,7 +22,7 @@ struct loading {
     CUcontext context; /* NULL: nothing is counted */
 };
 
-/* A module's memory is not known before it is loaded, and a lazily loaded one takes it later. So a module is
+/* A module's memory is unknown before it is loaded, and a lazily loaded one takes it later. So a module is
  * refused only if the container is above its limit already. */
 static CUresult make_room(struct xpu_growth *growth, int device) {
     uint64_t taken;
@@ -33,7 +33,7 @@ static CUresult make_room(struct xpu_growth *growth, int device) {
     return xpu_growth_end(growth, CUDA_ERROR_OUT_OF_MEMORY, &taken);
 }
 
-/* Without a context nothing is taken: the driver refuses a module then, and loads a library later. */
+/* Without a context nothing is taken: the driver then refuses a module, and loads a library later. */
 static CUresult begin(struct loading *loading) {
     int index;
     *loading = (struct loading){0};
@@ -57,7 +57,7 @@ static CUresult finish(struct loading *loading, CUresult made, void **thing) {
     return result;
 }
 
-/* The whole of an interposed function that loads; `unload_` unloads a module that does not fit. */
+/* A whole interposed function that loads; `unload_` unloads a module that does not fit. */
 #define LOADS(thing_, call_, unload_)                                                                        \
     do {                                                                                                     \
         struct loading loading_;                                                                             \

@@ -1,12 +1,13 @@
 /*
- * System-allocated memory (malloc, mmap), which cards with HMM or ATS use as it is.
+ * System-allocated memory (malloc, mmap), which cards with HMM or ATS use directly.
  *
- * A prefetch moves it to the card, and nothing tells when it leaves it again: the program frees it by calls
- * that are not CUDA's. It could be charged, but never uncharged. Prefetches and preferred locations are
- * hints, and by CUDA's reference no program needs them to be right: for such memory and a device they are not
- * passed on. When a kernel touches it, the driver moves it all the same, page by page, and takes it back to
- * the host when a process asks for memory of the card: that much is not counted (docs/concepts/limits.md).
- * The attribute that tells programs of all this stays true, as those for GH200 are written for it.
+ * A prefetch moves it to the card, and no call shows when it leaves the card again: the program frees it by
+ * calls that are not CUDA's. It could be charged, but never uncharged. Prefetches and preferred locations are
+ * hints, and by CUDA's reference no program needs them for right results. So for such memory and a device
+ * they are not passed on. When a kernel touches it, the driver still moves it, page by page, and takes it
+ * back to the host when a process asks for memory of the card: that part is not counted
+ * (docs/concepts/limits.md). The attribute that tells programs of this feature stays true, because programs
+ * for GH200 are written for it.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/devices.h"
@@ -31,9 +32,8 @@ static bool has(CUdeviceptr pointer, CUpointer_attribute attribute, unsigned int
     return REAL(cuPointerGetAttribute)(&found, attribute, pointer) == CUDA_SUCCESS && found == wanted;
 }
 
-/* Neither managed nor a device's. The rest of the memory that CUDA knows is pinned, and cannot move: a hint
- * for it is an error, which no program waits for. If the device cannot use such memory, the driver returns
- * the error. */
+/* Neither managed nor a device's. Other memory that CUDA knows is pinned and cannot move: a hint for it is an
+ * error, which no program expects. If the device cannot use such memory, the driver returns the error. */
 static bool is_pageable(CUdeviceptr pointer, CUdevice device) {
     int usable = 0;
     return !has(pointer, CU_POINTER_ATTRIBUTE_IS_MANAGED, 1) &&
@@ -43,7 +43,7 @@ static bool is_pageable(CUdeviceptr pointer, CUdevice device) {
            usable;
 }
 
-/* Whether it would move memory of malloc to a device. */
+/* Whether the call would move memory of malloc to a device. */
 static bool moves(CUdeviceptr pointer, size_t bytes, CUdevice device) {
     bool does = device >= 0 && is_pageable(pointer, device);
     if (does)
@@ -122,7 +122,7 @@ static CUresult older_cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t byt
 
 /* ---- batches ---- */
 
-/* A batch is a hint as a whole, and is left undone as a whole. */
+/* A batch is one hint, and is left undone as a whole. */
 static bool any_moves(const CUdeviceptr *pointers, const size_t *sizes, size_t count,
                       const CUmemLocation *locations, const size_t *firsts, size_t location_count) {
     if (!pointers || !sizes || !locations || !firsts || !location_count)

@@ -1,9 +1,9 @@
 /*
  * Stream-ordered memory: allocations from pools, and the pools.
  *
- * A pointer of a pool is in the table with no bytes of its own: the pool's reservation is charged. Memory in
+ * A pool's pointer is in the table with no bytes of its own: the pool's reservation is charged. Memory in
  * host pools and in imported ones is not counted. Under stream capture an allocation becomes a node of a
- * graph, and takes nothing before that is launched.
+ * graph, and takes nothing before the graph is launched.
  */
 #define _GNU_SOURCE
 #include "pool.h"
@@ -44,7 +44,7 @@ static void gone_back(void) { __atomic_store_n(&xpu_pools_stale, true, __ATOMIC_
 void xpu_pools_synchronized(void) {
     __atomic_store_n(&xpu_pools_stale, false, __ATOMIC_SEQ_CST);
     xpu_pool_memories_refresh(-1);
-    if (xpu_pool_memories_have_spare()) /* memory freed behind work that is not done */
+    if (xpu_pool_memories_have_spare()) /* memory freed behind unfinished work */
         gone_back();
 }
 
@@ -83,8 +83,8 @@ static CUresult known(const CUmemLocation *location) {
     return location ? xpu_location_known(location) : CUDA_SUCCESS;
 }
 
-/* The pool belongs to the device whose default pool it is. A pool that was made without this library is taken
- * for one of the stream's device. */
+/* The pool belongs to the device whose default pool it is. A pool that was made without this library counts
+ * for the stream's device. */
 static struct xpu_pool_memory *memory_of(CUmemoryPool pool, CUdevice device) {
     struct xpu_pool_memory *memory = xpu_pool_memory_find(pool, 0);
     CUmemoryPool other;
@@ -147,7 +147,7 @@ static struct xpu_pool_memory *memory_for(const struct request *request) {
     return memory_of(pool, device);
 }
 
-/* Into the table, so that its end is known. */
+/* Keeps the pointer in the table, so that its end is known. */
 static bool keep(CUdeviceptr pointer, struct xpu_pool_memory *memory, uint16_t flags) {
     struct xpu_entry entry = {.key = pointer,
                               .extra = (uintptr_t)memory,
@@ -158,13 +158,13 @@ static bool keep(CUdeviceptr pointer, struct xpu_pool_memory *memory, uint16_t f
     return xpu_entry_put(&entry);
 }
 
-/* The pool took more than it was asked for, or there was no memory for the table. Memory without pending work
- * goes back at once, the rest at the next synchronisation, as this call must not wait for the device.
+/* The pool took more than the request, or there was no memory for the table. Memory without pending work goes
+ * back at once, the rest at the next synchronisation: this call must not wait for the device.
  *
  * So the limit may be passed until the call returns, by at most its size in whole steps. This takes a call
  * that was admitted for unused memory of the pool, a limit with less than a step left, and a pool whose
- * unused memory lies in pieces too small or belongs to other streams. Nothing tells that before: the driver
- * reports sums only, a pool's maxSize cannot be changed later, and a refusal would mostly hit calls that fit.
+ * unused memory is in pieces too small or belongs to other streams. Nothing shows that before: the driver
+ * reports only sums, a pool's maxSize cannot be changed later, and a refusal would mostly hit calls that fit.
  * Charging the step first, if the limit has one left, is no cure, and takes memory that fits from other
  * processes: beside a process whose eight threads used a pool with unused memory, 20 of 200 allocations were
  * refused, and none without that charge. */
@@ -174,7 +174,7 @@ static CUresult undo(const struct request *request, struct xpu_pool_memory *memo
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* *undone: the driver gave it, but beyond the limit. */
+/* *undone: the driver allocated it, but beyond the limit. */
 static CUresult allocate_once(const struct request *request, struct xpu_pool_memory *memory, bool *undone) {
     struct xpu_pool_growth growth;
     CUresult result = xpu_pool_growth_begin(&growth, memory, request->bytes);
@@ -199,8 +199,8 @@ static CUresult allocate(const struct request *request) {
     if (!memory || !memory->counted)
         return really_allocate(request);
     CUresult result = allocate_once(request, memory, &undone);
-    /* It was admitted for memory that the pool had, but in pieces too small. They have been trimmed: now it
-     * may fit. */
+    /* It was admitted for the pool's unused memory, which was in pieces too small. They have been trimmed:
+     * now it may fit. */
     if (!undone)
         return result;
     undone = false;
@@ -281,7 +281,7 @@ CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool, CUmem
     return result;
 }
 
-/* Its memory is its maker's: nothing of it is counted here. */
+/* Its memory is charged to its maker, and not here. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
     CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
@@ -291,7 +291,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
-    xpu_imported(1); /* before: from now on its maker's end does not give it back */
+    xpu_imported(1); /* before the call: from now on its maker's end does not give it back */
     CUresult result = REAL(cuMemPoolImportPointer)(pointer, pool, data);
     if (result != CUDA_SUCCESS)
         xpu_imported(-1);

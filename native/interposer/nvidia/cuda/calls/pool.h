@@ -1,5 +1,5 @@
 /*
- * Memory pools (CUmemoryPool, cuMemAllocAsync): notices from synchronising calls.
+ * Memory pools (CUmemoryPool, cuMemAllocAsync): notices for synchronising calls.
  */
 #ifndef XPU_INTERPOSER_POOL_H
 #define XPU_INTERPOSER_POOL_H

@@ -1,7 +1,7 @@
 /*
- * Tiles of sparse arrays: mappings of memory that have no address. The memory of a tile stays referenced
- * until the same region is unmapped or mapped to other memory, or its array is destroyed. Few programs have
- * sparse arrays, so a list is enough.
+ * Tiles of sparse arrays: mappings of memory without an address. The memory of a tile stays referenced until
+ * the same region is unmapped or mapped to other memory, or its array is destroyed. Few programs have sparse
+ * arrays, so a list is enough.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/fork.h"
@@ -92,8 +92,8 @@ static void array_ended(const struct xpu_entry *entry) {
 XPU_BEFORE_RELEASE(XPU_ARRAYS, array_ended)
 XPU_BEFORE_RELEASE(XPU_MIPMAPS, array_ended)
 
-/* Takes references before the call, as another thread may release the memory: a tile for each mapping whose
- * memory is counted. NULL: no memory. */
+/* Takes references before the call, because another thread may release the memory: a tile for each mapping
+ * whose memory is counted. NULL: no memory. */
 static struct tile *hold(const CUarrayMapInfo *list, unsigned int count) {
     struct tile *held = calloc(count ? count : 1, sizeof *held);
     for (unsigned int i = 0; held && i < count; i++)

@@ -5,8 +5,8 @@
  * account learns it at once, so that another process of the container can have it. If nothing has gone back
  * to a pool since the last time, that costs one look at a flag.
  *
- * Under a cap the last launch gets its marker before the program waits for it: a program records an event in
- * order to wait for it. The pacer's thread records nothing in a stream after the stream ends, or while it is
+ * Under a cap the last launch gets its marker before the program waits for it, because a program records an
+ * event in order to wait for it. The pacer's thread records nothing in a stream that has ended or is
  * captured.
  */
 #include "cuda/driver/mps.h"
@@ -44,8 +44,9 @@ XPU_NEED(cuCtxPopCurrent_v2)
 XPU_NEED(cuCtxPushCurrent_v2)
 XPU_OLDER(cuCtxSynchronize_v2, cuCtxSynchronize)
 
-/* Numba calls it without an argument, as it knows cuCtxSynchronize only: the argument may be any value. So a
- * context that was not made here means the current one, as NULL does, and is not shown to the driver. */
+/* Numba calls it without an argument, because it knows only cuCtxSynchronize: the argument may be any value.
+ * So a context that was not made here means the current one, as NULL does, and is not passed to the driver.
+ * */
 static CUresult older_cuCtxSynchronize_v2(CUcontext context) {
     struct xpu_entry entry;
     if (!context || !xpu_table_find(XPU_CONTEXTS, (uintptr_t)context, &entry))
@@ -98,7 +99,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
     return synchronized(REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
-/* The marker comes after the answer, which is not to be about it. */
+/* The marker comes after the answer, which must not be about it. */
 static inline CUresult asked(CUstream stream, bool per_thread, CUresult result) {
     if (__builtin_expect(xpu_pacing(), 0) && result == CUDA_ERROR_NOT_READY)
         xpu_pace_waits(stream, per_thread);
@@ -179,7 +180,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
                                                   mode);
 }
 
-/* The event may be of a capture, which the stream joins so. */
+/* The event may belong to a capture, which the stream joins in this way. */
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
     return REAL(cuStreamWaitEvent)(left_alone(stream), event, flags);
 }

@@ -2,7 +2,7 @@
  * Start, and a program's view: a card as large as the limit, whose used memory is the account's sum for the
  * container's processes.
  *
- * No device attribute tells the size of memory (CUdevice_attribute of CUDA 13.0: its attributes about memory
+ * No device attribute has the size of memory (CUdevice_attribute of CUDA 13.0: its attributes about memory
  * are bus width, clock, L2, constant and shared memory, and the supported kinds).
  */
 #define _GNU_SOURCE
@@ -17,7 +17,7 @@ XPU_INTERPOSE(cuInit)
 XPU_INTERPOSE(cuMemGetInfo)
 XPU_INTERPOSE(cuMemGetInfo_v2)
 
-/* Nothing is taken yet: a program that only looks leaves no trace in the account. */
+/* Takes nothing yet: a program that only looks leaves no trace in the account. */
 CUresult cuInit(unsigned int flags) {
     const char *why;
     CUresult result = xpu_pages_open(&why) ? CUDA_SUCCESS : xpu_permitted();
@@ -28,7 +28,7 @@ CUresult cuInit(unsigned int flags) {
 
 static size_t least(uint64_t one, uint64_t other) { return one < other ? one : other; }
 
-/* As the driver does for values beyond 32 bits. */
+/* For values beyond 32 bits this does as the driver does. */
 static unsigned int narrow(size_t bytes) { return (unsigned int)least(bytes, UINT32_MAX); }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {

@@ -1,6 +1,6 @@
 /*
- * Mappable memory: it is charged once, when it is created, and lives while it has a handle or is mapped. So
- * its entry has one reference for each: handles that were created or retained, and mappings.
+ * Mappable memory is charged once, when it is created, and lives while it has a handle or is mapped. So its
+ * entry has a reference for each handle that was created or retained, and for each mapping.
  */
 #define _GNU_SOURCE
 #include "cuda/driver/devices.h"
@@ -23,7 +23,7 @@ struct mapping {
     CUdeviceptr address;
     size_t size;
     CUmemGenericAllocationHandle handle;
-    uint64_t serial; /* of the memory's entry; 0: nothing counted (the host's, multicast) */
+    uint64_t serial; /* of the memory's entry; 0: not counted (the host's, multicast) */
     struct mapping *next;
 };
 
@@ -84,7 +84,7 @@ static bool keep(struct mapping *mapping) {
     return true;
 }
 
-/* The reference is taken before the call, as another thread may release the handle. */
+/* The reference is taken before the call, because another thread may release the handle. */
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
     struct mapping *mapping = calloc(1, sizeof *mapping);
@@ -105,8 +105,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     return result;
 }
 
-/* Takes the mappings that lie one behind the other from `address` on out of the table, before the driver
- * unmaps them: another thread may map other memory there at once. */
+/* Takes the mappings that follow each other from `address` on out of the table, before the driver unmaps
+ * them: another thread may map other memory there at once. */
 static struct mapping *take_mappings(CUdeviceptr address, size_t size) {
     struct mapping *taken = NULL;
     struct xpu_entry entry;
@@ -143,7 +143,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     return result;
 }
 
-/* It is its maker's, and counted there. */
+/* It is charged to its maker, and not here. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                         CUmemAllocationHandleType type) {
     struct xpu_entry entry = {.space = XPU_ALLOCATIONS, .kind = XPU_VMM};

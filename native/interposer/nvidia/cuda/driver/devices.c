@@ -1,6 +1,6 @@
 /*
  * CUDA numbers the devices that CUDA_VISIBLE_DEVICES and MIG leave, in their order; the pages have UUIDs. The
- * result is kept: in one process the numbering does not change.
+ * result is kept: the numbering never changes in a process.
  */
 #define _GNU_SOURCE
 #include "devices.h"
@@ -24,8 +24,8 @@ uint8_t xpu_indexes[XPU_NUMBERS]; /* by CUDA's number: UNKNOWN, ABSENT, or the i
 static void forget(void) { memset(xpu_indexes, UNKNOWN, sizeof xpu_indexes); }
 XPU_AT_FORK(forget)
 
-/* Drivers without _v2 (before R470) give a MIG device its card's UUID, which is not in the pages: there it is
- * not granted. */
+/* Drivers without _v2 (before R470) return for a MIG device the UUID of its card. This is not in the pages,
+ * so there the device is not granted. */
 static CUresult get_uuid(CUuuid *uuid, CUdevice device) {
     return XPU_HAS(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(uuid, device)
                                        : REAL(cuDeviceGetUuid)(uuid, device);

@@ -8,16 +8,14 @@
 
 #include <stdbool.h>
 
-/* CUDA_ERROR_NOT_PERMITTED, with a line on stderr, where the pages are missing or not to be trusted. */
+/* CUDA_ERROR_NOT_PERMITTED, with a line on stderr, if the pages are missing or invalid. */
 CUresult xpu_permitted(void);
 
-/* Index in the pages of a device as CUDA numbers it in this process, or -1: not granted, or no such device.
- */
+/* Index in the pages of a device as CUDA numbers it in this process. -1: not granted, or no such device. */
 int xpu_index_of(CUdevice device);
-/* The same, with the driver's error where it does not say which device that is. */
+/* The same, with the driver's error if it does not identify the device. */
 CUresult xpu_find_index(CUdevice device, int *index);
-/* The same by one load: -1 also where it has not been looked up yet. Where there is an index the pages
- * are valid. */
+/* The same by one load: -1 also before the first look-up. If there is an index, the pages are valid. */
 enum { XPU_NUMBERS = 64, XPU_FIRST_INDEX = 2 };
 extern uint8_t xpu_indexes[XPU_NUMBERS] __attribute__((visibility("hidden")));
 
@@ -27,10 +25,10 @@ static inline int xpu_index_known(CUdevice device) {
                : -1;
 }
 
-/* The same for calls that may take memory: CUDA_ERROR_NOT_PERMITTED, with a line on stderr, where the device
- * is not granted or the pages are not to be trusted; the driver's error where there is no such device. */
+/* The same for calls that may take memory: CUDA_ERROR_NOT_PERMITTED, with a line on stderr, if the device is
+ * not granted or the pages are invalid; the driver's error if there is no such device. */
 CUresult xpu_granted(CUdevice device, int *index);
-/* Of the thread's current context. */
+/* The same for the thread's current context. */
 CUresult xpu_granted_here(int *index);
 /* CUDA's number of the device of a context; the driver's error if it has none. */
 CUresult xpu_context_device(CUcontext context, CUdevice *device);
@@ -45,7 +43,7 @@ static inline bool xpu_location_device(const CUmemLocation *location, CUdevice *
  * host's: a newer driver may take device memory there, uncounted. */
 CUresult xpu_location_known(const CUmemLocation *location);
 
-/* The context in which work on the stream is done: the stream's, or the current one for the default ones. */
+/* The context of work on the stream: the stream's own, or the current one for the default streams. */
 CUresult xpu_stream_context(CUstream stream, CUcontext *context);
 
 #endif

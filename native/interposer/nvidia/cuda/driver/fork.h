@@ -1,7 +1,7 @@
 /*
- * A forked child's copy of its parent's lists. It may not use or free them, as another thread of the parent
- * may have been in the midst of a change. They stay reachable: a child that looks for leaks when it ends
- * (LeakSanitizer) would find it otherwise, and fail.
+ * A forked child's copy of its parent's lists. The child must not use or free them: another thread of the
+ * parent may have been changing them. They stay reachable, because a child with LeakSanitizer would otherwise
+ * report them at its end.
  */
 #ifndef XPU_INTERPOSER_FORK_H
 #define XPU_INTERPOSER_FORK_H

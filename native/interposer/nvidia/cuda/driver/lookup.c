@@ -1,6 +1,6 @@
 /*
- * Functions by name and version: the driver is asked, so that the variant is the one that it would hand out,
- * and only where this library interposes that very variant is its own handed out instead.
+ * Functions by name and version. The driver is asked for the variant that it would hand out. If this library
+ * interposes that very variant, its own is handed out instead.
  */
 #include "real.h"
 

@@ -1,7 +1,7 @@
 /*
- * A driver that finds no control daemon runs the program without MPS, and so without its limits, and without
- * an error. So this library sets the pipe folder, over the image's variables, and after cuInit asks the
- * driver whether its contexts will be under MPS (an attribute since CUDA 12.3).
+ * A driver that finds no control daemon runs the program without MPS, and so without its limits and without
+ * an error. So this library sets the pipe folder, over the image's variables. After cuInit it asks the driver
+ * whether its contexts will be under MPS (an attribute since CUDA 12.3).
  *
  * The variables are set here, since a hook comes too late for the container's environment. The driver reads
  * them in cuInit.
@@ -41,8 +41,8 @@ CUresult xpu_mps_permitted(void) {
                                                                             : CUDA_SUCCESS;
 }
 
-/* The value of the program's own environment, or 0 if that is no number of at least 1: the driver's reading
- * of such a value is not known. */
+/* The value of the program's own environment, or 0 if that is no number of at least 1: it is unknown how the
+ * driver reads such a value. */
 static double percent_in_environment(void) {
     const char *text = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     char *end;
@@ -50,7 +50,7 @@ static double percent_in_environment(void) {
     return number >= 1 && !*end ? number : 0;
 }
 
-/* A present value may be less, and is kept then. The container has one device: the first of its pages. */
+/* A present value may be less, and is then kept. The container has one device: the first of its pages. */
 static void set_percent(uint32_t percent, bool decided) {
     char text[16];
     double own = percent_in_environment();
@@ -78,7 +78,7 @@ CUresult xpu_mps_prepare(void) {
     if (fd >= 0)
         close(fd);
     if (size == 0)
-        return CUDA_SUCCESS; /* nor is this one: an earlier one of this root folder was, and left this */
+        return CUDA_SUCCESS; /* not this one: an earlier container of this root folder left it */
     if (size != sizeof limits || memcmp(limits.magic, XPU_MPS_MAGIC, sizeof limits.magic) != 0)
         return refuse("the file of its limits under MPS cannot be read: start the container again");
     __atomic_store_n(&wanted, 1, __ATOMIC_RELAXED);

@@ -1,21 +1,21 @@
 /*
- * Programs under NVIDIA's MPS: tells the driver the container's control daemon and this process's limits, and
- * does not use the driver if it then works without MPS.
+ * Programs under NVIDIA's MPS. The driver gets the container's control daemon and this process's limits. If
+ * it then works without MPS, it is not used.
  */
 #ifndef XPU_INTERPOSER_MPS_H
 #define XPU_INTERPOSER_MPS_H
 
 #include "headers/cuda/cuda_api.h"
 
-/* Before the driver is initialized. */
+/* Called before the driver is initialized. */
 CUresult xpu_mps_prepare(void);
-/* After it: whether it works under MPS, where it has to. */
+/* Called after it: whether the driver works under MPS, if it has to. */
 CUresult xpu_mps_check(CUresult initialized);
 
-/* Whether this process has to be under MPS and is not: nothing is permitted to it then. */
+/* Whether this process must be under MPS and is not. Nothing is permitted to it then. */
 CUresult xpu_mps_permitted(void);
 
-/* Explains once a driver's answer that means that the server is gone. */
+/* Explains once a driver's error which means that the server has ended. */
 void xpu_mps_explain(CUresult result);
 static inline CUresult xpu_mps_explained(CUresult result) {
     if (__builtin_expect(result != CUDA_SUCCESS, 0))

@@ -40,8 +40,8 @@ XPU_OLDER(cuMemGetMemPool, cuDeviceGetMemPool)
 XPU_OLDER(cuMulticastBindAddr_v2, cuMulticastBindAddr)
 XPU_OLDER(cuMulticastBindMem_v2, cuMulticastBindMem)
 
-/* cudart looks for this one by dlsym. The older variant returns an error where the newer one sets a status.
- */
+/* cudart looks for this function by dlsym. The older variant returns an error where the newer one sets a
+ * status. */
 static CUresult older_cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version,
                                           cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
     CUresult result = REAL(cuGetProcAddress)(symbol, function, cuda_version, flags);
@@ -52,7 +52,7 @@ static CUresult older_cuGetProcAddress_v2(const char *symbol, void **function, i
 
 /* ---- contexts ---- */
 
-/* Graphics (cigParams) came with the newer one. */
+/* Graphics (cigParams) came with the newer variant. */
 static CUresult older_cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
                                      CUdevice device) {
     if (params && params->cigParams)
@@ -70,7 +70,7 @@ static bool is_plain(const CUgraphEdgeData *edge) {
     return memcmp(edge, &plain, sizeof plain) == 0;
 }
 
-/* Edges have had kinds since R545; one without says nothing. */
+/* Edges have had kinds since R545. An edge without one needs nothing more. */
 static CUresult older_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                         const CUgraphEdgeData *edges, size_t count,
                                         CUgraphNodeParams *params) {
@@ -96,7 +96,7 @@ static CUresult older_cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph,
     return REAL(cuGraphExecUpdate)(exec, graph, &info->errorNode, &info->result);
 }
 
-/* Older drivers upload by a call of its own. Other flags are left to the driver. */
+/* Older drivers upload by a separate call. Other flags are left to the driver. */
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params,
                             CUresult (*upload)(CUgraphExec, CUstream)) {
     const cuuint64_t upload_flag = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
@@ -126,7 +126,7 @@ static CUresult older_cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgra
 
 /* ---- launches ---- */
 
-/* Older drivers (before R520) launch without attributes, or cooperatively by a call of its own. */
+/* Older drivers (before R520) launch without attributes, or cooperatively by a separate call. */
 static bool is_older_launch(const CUlaunchConfig *config, bool *cooperative) {
     *cooperative = false;
     for (unsigned int i = 0; i < config->numAttrs; i++) {
@@ -190,7 +190,7 @@ static CUresult older_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *locatio
 
 /* ---- multicast ---- */
 
-/* The older variants bind for the device that the memory is on; the newer ones are told the device. */
+/* The older variants bind for the memory's own device; the newer ones get the device as an argument. */
 static CUresult older_cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device,
                                             size_t offset, CUmemGenericAllocationHandle memory,
                                             size_t memory_offset, size_t size, unsigned long long flags) {

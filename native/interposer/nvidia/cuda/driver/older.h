@@ -2,7 +2,7 @@
  * Replaces functions that the driver lacks by those that it has.
  *
  * dlsym of an interposed function finds ours on drivers of every branch. A program may conclude that the
- * driver has it (Numba up to 0.61 looks for name_v2 before name). The older function that does the same then
+ * driver has it (Numba up to 0.61 looks for name_v2 before name). An older function with the same effect then
  * serves it: XPU_OLDER(name, by) says that older_name, of name's type, does it with the function `by`.
  * REAL(name) is then older_name if the driver has `by` and no `name`, so that the account sees no difference.
  * cuGetProcAddress asks the driver, and hands out the driver's own set.

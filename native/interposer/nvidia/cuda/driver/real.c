@@ -1,9 +1,9 @@
 /*
  * The table of interposed functions, and the addresses of the real ones.
  *
- * The DT_NEEDED of this library names the real one, so the real one is loaded whenever this one is, and a
- * handle of it stays valid: it is kept. Each function is looked up when it is called first. Two threads may
- * look up at once: both store the same address.
+ * The DT_NEEDED of this library names the real one. So the real one is loaded whenever this one is, and a
+ * handle of it stays valid and is kept. Each function is looked up at its first call. Two threads may look it
+ * up together: both store the same address.
  */
 #define _GNU_SOURCE
 #include "real.h"
@@ -20,9 +20,9 @@ extern const struct xpu_older __stop_xpu_older[] __attribute__((visibility("hidd
 extern void (*const __start_xpu_at_fork[])(void) __attribute__((visibility("hidden")));
 extern void (*const __stop_xpu_at_fork[])(void) __attribute__((visibility("hidden")));
 
-/* Stands for a function that the driver lacks and no older one replaces; it may be called with any arguments.
- * It answers as a driver that has the function but cannot do it on this card, since programs then take
- * another way; they would take NOT_FOUND for a missing kernel of theirs. */
+/* Stands for a function that the driver lacks and no older one replaces. It may be called with any arguments.
+ * It answers like a driver that has the function but cannot do it on this card: programs then take another
+ * way. NOT_FOUND would look like a missing kernel of the program. */
 static CUresult missing(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
 static void forked(void) {

@@ -1,17 +1,17 @@
 /*
- * How this library reaches the functions of the real libcuda, and how those that it interposes are known.
+ * Reaches the functions of the real libcuda, and lists those that this library interposes.
  *
  * A file that interposes a function says XPU_INTERPOSE(name) and defines it under its exported name; one that
  * only calls a function of the real library says XPU_NEED(name). REAL(name)(…) then calls the real one. The
  * linker gathers these lines in one table, from which cuGetProcAddress hands out functions; no other list is
  * needed.
  *
- * REAL is never NULL. If the driver is older than the function, it is one that does the same by older
- * functions (older.h), or, without such a one, returns CUDA_ERROR_NOT_SUPPORTED; XPU_HAS(name) tells of the
- * latter. dlsym of an interposed function finds ours on every driver, while cuGetProcAddress, which newer
- * programs and cudart use, gives the driver's answer. (An IFUNC that resolves to NULL would make dlsym say it
- * too, but crashes programs that take dlsym's NULL for an error with a text.) So newer functions are
- * interposed only where memory depends on them.
+ * REAL is never NULL. If the driver is older than the function, REAL does the same by older functions
+ * (older.h); if there are none, it returns CUDA_ERROR_NOT_SUPPORTED, and XPU_HAS(name) is false. dlsym of an
+ * interposed function finds ours on every driver, while cuGetProcAddress, which newer programs and cudart
+ * use, gives the driver's answer. (An IFUNC that resolves to NULL would give it for dlsym too, but it crashes
+ * programs that take dlsym's NULL for an error with a text.) So newer functions are interposed only if memory
+ * depends on them.
  */
 #ifndef XPU_INTERPOSER_REAL_H
 #define XPU_INTERPOSER_REAL_H
@@ -46,7 +46,7 @@ static inline void *xpu_real(struct xpu_function *function) {
 }
 
 /* XPU_AT_FORK(f): f() runs in a forked child, with one thread, before anything else of ours. It makes its
- * file's locks new and forgets the parent's state; it takes no lock and allocates nothing. */
+ * file's locks new and forgets the parent's state. It takes no lock and allocates nothing. */
 #define XPU_AT_FORK(function_)                                                                               \
     static void (*const xpu_at_fork_##function_)(void)                                                       \
         __attribute__((section("xpu_at_fork"), used, aligned(8))) = function_;

@@ -4,7 +4,7 @@
 #include "array_layout.h"
 #include "sizes.h"
 
-enum { BLOCK = 4 }; /* elements in a side of a compressed block */
+enum { BLOCK = 4 }; /* elements on a side of a compressed block */
 
 /* A device lays elements out in pieces of 64 bytes by 8 rows. A narrow array can take 64 times the size of
  * its elements, too much to leave it to the driver's report afterwards. */
@@ -15,7 +15,7 @@ struct unit {
     unsigned int across, down, bytes;
 };
 
-/* Block-compressed formats: of 8 bytes a block are BC1 and BC4, of 16 the rest. */
+/* Block-compressed formats: BC1 and BC4 have 8 bytes a block, the rest 16. */
 static struct unit compressed(unsigned int format) {
     int small = format == 0x91 || format == 0x92 || format == 0x97 || format == 0x98;
     return (struct unit){BLOCK, BLOCK, small ? 8 : 16};
@@ -46,7 +46,7 @@ static struct unit picture(unsigned int format) {
     case 0xb3: /* Y444_PLANAR10 */
     case 0xb5: /* YUV444_16bit_SemiPlanar */
         return (struct unit){1, 1, 6};
-    default: /* Y416, and unknown formats: as much as an element can take */
+    default: /* Y416, and unknown formats: the most that an element can take */
         return (struct unit){1, 1, 8};
     }
 }

@@ -6,8 +6,8 @@
 
 #include "headers/cuda/cuda_api.h"
 
-/* Bytes that an array with that many mipmap levels (1: a plain one) takes at least; 0 for one that gets its
- * memory later; all ones where that is more than can be said. */
+/* The least bytes of an array with that many mipmap levels (1: a plain one). 0: it gets its memory later; all
+ * ones: the size overflows. */
 uint64_t xpu_array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels);
 
 #endif

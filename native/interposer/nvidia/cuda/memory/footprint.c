@@ -3,15 +3,15 @@
  * Allocations that never live at the same time share addresses, and so the memory behind them.
  *
  * A launch is charged for the memory that it may make the driver take. The driver keeps memory mapped to a
- * graph from its first launch on, so a later launch takes nothing if (CUDA's programming guide, on the
- * physical memory of graph memory nodes) it is in the same stream, nothing was trimmed, and no other graph
- * that shares the memory may run at the same time or has left an allocation in it. The driver does not tell
+ * graph from its first launch on. A later launch takes nothing (CUDA's programming guide, on the physical
+ * memory of graph memory nodes) if it is in the same stream, nothing was trimmed, and no other graph that
+ * shares the memory may run at the same time or has left an allocation in it. The driver does not report
  * which graphs share memory. A graph has begun to share if it is launched without its memory and the driver's
  * memory grows by less than all of it.
  *
- * Two kinds of memory are charged only afterwards, as a launch cannot be undone: memory that a launch takes
- * because another thread, at the very same moment, trims its memory or launches in another stream a graph
- * that shares it; and less than a step, if a driver takes graphs' memory in steps larger than XPU_STEP.
+ * Two kinds of memory are charged only afterwards, because a launch cannot be undone: memory that a launch
+ * takes because another thread, at the very same moment, trims its memory or launches a graph that shares it
+ * in another stream; and less than a step, if a driver takes graphs' memory in steps larger than XPU_STEP.
  */
 #define _GNU_SOURCE
 #include "footprint.h"
@@ -31,7 +31,7 @@ XPU_NEED(cuGraphNodeGetType)
 enum { FREED = -1 };
 
 struct range {
-    CUdevice device;     /* FREED: it stands for a node that frees the allocation there */
+    CUdevice device;     /* FREED: a node frees the allocation there */
     uint64_t start, end; /* addresses */
 };
 
@@ -101,7 +101,7 @@ static int compare(const void *one, const void *other) {
     return a->start < b->start ? -1 : a->start > b->start;
 }
 
-/* How many ranges from `at` on have the same device and start; sorted, they are neighbours. */
+/* The number of ranges from `at` on with the same device and start; sorted, they are neighbours. */
 static size_t alike(const struct ranges *ranges, size_t at) {
     size_t count = 1;
     while (at + count < ranges->count && compare(&ranges->each[at + count], &ranges->each[at]) == 0)
@@ -109,7 +109,7 @@ static size_t alike(const struct ranges *ranges, size_t at) {
     return count;
 }
 
-/* How many nodes free the allocation at `start`: an address may be allocated again after a free. */
+/* The number of nodes that free the allocation at `start`: an address may be allocated again after a free. */
 static size_t frees_of(const struct ranges *ranges, size_t frees, uint64_t start) {
     size_t low = 0, high = frees;
     while (low < high) {
@@ -122,8 +122,8 @@ static size_t frees_of(const struct ranges *ranges, size_t frees, uint64_t start
     return low < frees && ranges->each[low].start == start ? alike(ranges, low) : 0;
 }
 
-/* The footprint on the range's device, which is the last one's or a new one; NULL: no memory, or more devices
- * than a container can have. */
+/* The footprint on the range's device: the last one's, or a new one. NULL: no memory, or more devices than a
+ * container can have. */
 static struct xpu_device_footprint *add_device(struct xpu_footprint *footprint, const struct range *range) {
     struct xpu_pool_memory *memory = xpu_pool_memory_of(NULL, range->device, true);
     struct xpu_device_footprint *last = footprint->count ? &footprint->each[footprint->count - 1] : NULL;
@@ -136,9 +136,8 @@ static struct xpu_device_footprint *add_device(struct xpu_footprint *footprint, 
     return last;
 }
 
-/* Counts each granule once, however many ranges lie in it. The frees come first, as the ranges are sorted by
- * device.
- */
+/* Counts each granule once, even if many ranges share it. The frees come first, because the ranges are sorted
+ * by device. */
 static bool fill(struct xpu_footprint *footprint, const struct ranges *ranges, size_t frees) {
     uint64_t counted = 0; /* the end of the last granule */
     for (size_t i = frees, count; i < ranges->count; i += count) {
@@ -182,7 +181,7 @@ bool xpu_footprint_of(CUgraph graph, struct xpu_footprint **footprint) {
     return known;
 }
 
-/* ---- memory that a launch finds still there ---- */
+/* ---- memory of an earlier launch ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 

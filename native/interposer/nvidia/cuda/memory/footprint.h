@@ -18,8 +18,8 @@ struct xpu_footprint {
     struct xpu_device_footprint each[];
 };
 
-/* *footprint: to be freed; NULL if the graph takes no device memory. False: no memory to find out, or more
- * devices than a container can have. */
+/* *footprint: the caller frees it; NULL if the graph takes no device memory. False: no memory for this, or
+ * more devices than a container can have. */
 bool xpu_footprint_of(CUgraph graph, struct xpu_footprint **footprint);
 
 /* A launch or an upload. */
@@ -31,9 +31,9 @@ struct xpu_launch {
 
 /* Sets `bytes`. */
 void xpu_launch_begin(struct xpu_launch *launch, struct xpu_device_footprint *on_device, uint64_t stream);
-/* Once it is admitted, which may have trimmed others. */
+/* Called once it is admitted, which may have trimmed others. */
 void xpu_launch_admitted(struct xpu_launch *launch, const struct xpu_device_footprint *on_device);
-/* After one that succeeded; anew: bytes by which the pool has grown for it alone. */
+/* Called after one that succeeded; anew: bytes by which the pool has grown for it alone. */
 void xpu_launch_end(const struct xpu_launch *launch, struct xpu_device_footprint *on_device, uint64_t anew);
 
 #endif

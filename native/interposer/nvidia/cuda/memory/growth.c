@@ -1,7 +1,7 @@
 /*
- * Memory of contexts and modules: programs do not ask for it in bytes, and only the driver knows it
- * afterwards. It is charged as overhead: before the call by the usual size seen so far, after it by the
- * driver's report or, on drivers that report nothing of this process, by the fall of the card's free memory.
+ * Memory of contexts and modules. Programs do not ask for it in bytes, and only the driver knows it
+ * afterwards. It is charged as overhead: before the call by the usual size so far; after it by the driver's
+ * report or, if the driver reports nothing of this process, by the fall of the card's free memory.
  */
 #define _GNU_SOURCE
 #include "growth.h"
@@ -9,7 +9,7 @@
 #include "reconcile.h"
 #include "reservation.h"
 
-/* Whether the driver's report alone will tell the memory that the call takes. */
+/* Whether the driver's report alone will show the call's memory. */
 static bool reported_tells(int device) {
     uint64_t reported;
     return !xpu_process_used_of(device, XPU_MANAGED) && !xpu_process_used_of(device, XPU_EXTERNAL) &&
@@ -38,9 +38,9 @@ CUresult xpu_growth_begin_assumed(struct xpu_growth *growth, int device, uint64_
     return result;
 }
 
-/* A context's size, by how much less the card had free afterwards; other containers may have taken or freed
- * memory meanwhile. So the size is believed if it is the first, or like the one before it, or a little less
- * than the known one. Anything beyond that belongs to the others. */
+/* A context's size, by the fall of the card's free memory. Other containers may have taken or freed memory
+ * meanwhile. So the size is believed if it is the first, or like the one before it, or a little less than the
+ * known one. The rest belongs to the others. */
 static uint64_t size_of_context(struct xpu_growth *growth, uint64_t seen) {
     const uint64_t most = 1 << 30, alike = 16 << 20, usual = growth->reserved;
     const char *why;
@@ -52,8 +52,8 @@ static uint64_t size_of_context(struct xpu_growth *growth, uint64_t seen) {
     return growth->alike || !usual || (seen <= usual && seen >= usual / 2) ? seen : usual;
 }
 
-/* The memory that the real call took, by the change of the card's free memory, less the known memory of other
- * processes. */
+/* The memory of the real call: the fall of the card's free memory, less the known memory of other processes.
+ * */
 static uint64_t taken_of_card(struct xpu_growth *growth) {
     uint64_t free_after;
     if (growth->shared || !growth->free_known || !xpu_card_free(growth->device, &free_after))
@@ -63,7 +63,7 @@ static uint64_t taken_of_card(struct xpu_growth *growth) {
     return growth->context ? size_of_context(growth, taken) : taken;
 }
 
-/* Brings the overhead from `now`, of which `reserved` was for the call, to `right`. */
+/* Changes the overhead from `now`, of which `reserved` was for the call, to `right`. */
 static bool charge_growth(const struct xpu_growth *growth, uint64_t now, uint64_t right) {
     if (right <= now) {
         xpu_uncharge(growth->device, XPU_OVERHEAD, now - right);
@@ -83,8 +83,8 @@ static void recognize(const struct xpu_growth *growth) {
         xpu_reported_recognize(growth->device, &growth->ids, xpu_beyond(growth->free_before, free_after));
 }
 
-/* The overhead after the call. If the report leaves it open, the change of the card's free memory tells it.
- */
+/* The overhead after the call. If the report leaves it open, the change of the card's free memory gives it.
+ * */
 static uint64_t overhead_after(struct xpu_growth *growth, uint64_t now) {
     struct xpu_overhead_reading reading;
     bool known = xpu_overhead_read(growth->device, 1, &reading);
@@ -100,7 +100,7 @@ CUresult xpu_growth_end(struct xpu_growth *growth, CUresult result, uint64_t *ta
     if (result != CUDA_SUCCESS) {
         xpu_uncharge(growth->device, XPU_OVERHEAD, growth->reserved);
     } else if (growth->assumed) {
-        /* As it is. */
+        /* It stays. */
     } else if (xpu_overhead_enter(growth->device)) {
         recognize(growth);
         uint64_t now = xpu_process_used_of(growth->device, XPU_OVERHEAD), right = overhead_after(growth, now);
@@ -119,7 +119,7 @@ CUresult xpu_growth_end(struct xpu_growth *growth, CUresult result, uint64_t *ta
     return result;
 }
 
-/* ---- the memory taken, as entries of the table ---- */
+/* ---- taken memory as entries of the table ---- */
 
 static bool add_taken(struct xpu_entry *entry, void *data) {
     int64_t change = *(int64_t *)data;
@@ -139,10 +139,10 @@ bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, in
                                         .device = (int8_t)device,
                                         .kind = XPU_OVERHEAD,
                                         .space = (uint8_t)space};
-    /* Without memory for the entry, only the driver's report will tell of its end. */
+    /* Without memory for the entry, only the driver's report will show its end. */
     if (!xpu_table_put(&entry, &replaced))
         return false;
-    if (replaced.serial) /* it has ended, and the thread that ended it would tell so too late */
+    if (replaced.serial) /* it has ended, and the thread that ended it would report that too late */
         xpu_shrunk(replaced.device, replaced.extra, false);
     return !replaced.serial;
 }

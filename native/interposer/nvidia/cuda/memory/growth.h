@@ -17,14 +17,14 @@ struct xpu_growth {
     uint64_t others_before; /* bytes that the container's other processes had */
     struct xpu_ids ids;     /* of the processes that the driver listed before */
     bool free_known, exact; /* exact: the driver reported the taken bytes */
-    bool alike;             /* two contexts, one after the other, were seen to take as much */
-    bool context;           /* a context is made: its memory lies within known bounds */
-    bool shared;            /* another thread is making the very same, and counts it */
-    bool assumed;           /* it counts with the expected size: the driver is not asked */
+    bool alike;             /* two contexts in a row took the same */
+    bool context;           /* the call makes a context, whose memory has known bounds */
+    bool shared;            /* another thread makes the same context, and counts it */
+    bool assumed;           /* the expected size counts: the driver is not asked */
 };
 
-/* Reserves the call's expected memory; CUDA_ERROR_OUT_OF_MEMORY if that does not fit, and then there is
- * nothing to end. */
+/* Reserves the call's expected memory. CUDA_ERROR_OUT_OF_MEMORY if that does not fit: there is nothing to end
+ * then. */
 CUresult xpu_growth_begin(struct xpu_growth *growth, int device, uint64_t expected);
 /* The same for a call of known size: the driver is not asked now, but at the next reading. */
 CUresult xpu_growth_begin_assumed(struct xpu_growth *growth, int device, uint64_t taken);
@@ -34,11 +34,11 @@ CUresult xpu_growth_begin_assumed(struct xpu_growth *growth, int device, uint64_
 CUresult xpu_growth_end(struct xpu_growth *growth, CUresult result, uint64_t *taken);
 
 /* Keeps an object's overhead in the table, until the object itself or its context ends. An entry with the
- * same key has ended, and is uncharged; then, and without memory, false. */
+ * same key has ended, and is uncharged. False in this case, and without memory. */
 bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, int device, uint64_t taken);
-/* Adds to that, or takes off, if it is there; false: it is not. */
+/* Changes that by `change`, if it exists. False: it does not. */
 bool xpu_overhead_change(enum xpu_space space, uint64_t key, int64_t change);
-/* After its end, with any context current: it is subtracted from the device that it was on. */
+/* Called after its end, with any context current: subtracts it from its own device. */
 void xpu_overhead_end(enum xpu_space space, uint64_t key);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Pools: admitting calls, and setting the account to the driver's reservation afterwards.
+ * Pools: admits calls, and sets the account to the driver's reservation afterwards.
  */
 #define _GNU_SOURCE
 #include "pool_memory.h"
@@ -22,7 +22,7 @@ XPU_NEED(cuThreadExchangeStreamCaptureMode)
 /* The driver takes memory for a pool in steps, in large ones unless the device itself lacks the memory. A
  * driver that takes smaller ones is known by its report. */
 enum { LIKELY_STEP = 32 << 20 };
-/* How long calls of other threads are waited for: at most 20 ms, looked at every 20 us. */
+/* The wait for calls of other threads: at most 20 ms, with a look every 20 us. */
 enum { PAUSE_NS = 20000, MOST_PAUSES = 1000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -40,7 +40,7 @@ XPU_AT_FORK(forget_all)
 
 static struct xpu_pool_memory *first(void) { return __atomic_load_n(&pools, __ATOMIC_ACQUIRE); }
 
-/* A destroyed pool's handle may be handed out again. Under the lock. */
+/* A destroyed pool's handle may be reused. Under the lock. */
 static struct xpu_pool_memory *find(CUmemoryPool pool, CUdevice device) {
     struct xpu_pool_memory *at = pools;
     while (at && (at->closed || at->handle != pool || (!pool && at->device != device)))
@@ -123,9 +123,9 @@ static void take_over(struct xpu_pool_memory *pool, const struct reading *readin
         xpu_exported(pool->index, change);
 }
 
-/* Sets the account to the report, with the lock held. The charges of calls under way may be in the report
- * already, or not yet: they are never added, and they stay. The report is larger than all that only if a call
- * made the pool grow by more than it was admitted for: false if that is beyond the limit. */
+/* Sets the account to the report, with the lock held. The report may or may not have the charges of calls
+ * under way: they are never added, and they stay. The report is larger than all that only if a call made the
+ * pool grow by more than it was admitted for. False if that is beyond the limit. */
 static bool settle(struct xpu_pool_memory *pool) {
     uint64_t most = pool->settled + pool->pending;
     uint64_t right = pool->held < most ? pool->held : most;
@@ -143,7 +143,7 @@ static bool settle(struct xpu_pool_memory *pool) {
     return fits;
 }
 
-/* Until stop_reading, the pool is not destroyed. Device: of the pages; -1: any. */
+/* Until stop_reading, the pool is not destroyed. Device: an index in the pages; -1: any. */
 static bool start_reading(struct xpu_pool_memory *pool, int device) {
     pthread_mutex_lock(&lock);
     bool may = !pool->closed && pool->counted && (device < 0 || pool->index == device);
@@ -158,7 +158,7 @@ static bool stop_reading(struct xpu_pool_memory *pool, const struct reading *rea
     uint64_t before = pool->settled;
     take_over(pool, reading);
     if (!pool->calls || pool->settled <= pool->held)
-        (void)settle(pool); /* otherwise it is for the call that did it */
+        (void)settle(pool); /* otherwise the call that caused it does this */
     bool less = pool->settled < before;
     pool->readers--;
     pthread_mutex_unlock(&lock);
@@ -231,7 +231,7 @@ bool xpu_pool_memories_trim(int device) {
 static void pause_briefly(void) { nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL); }
 
 /* Promises `bytes` of the pool's unused memory. Memory promised to other calls may be in use already, and
- * then counts twice: for a moment less unused memory is seen than there is, never more. */
+ * then counts twice: for a moment less unused memory is seen than exists, never more. */
 static bool promise_unused(struct xpu_pool_growth *growth, uint64_t bytes) {
     struct xpu_pool_memory *pool = growth->pool;
     uint64_t have, used;
@@ -258,7 +258,7 @@ static bool charge(struct xpu_pool_growth *growth, uint64_t bytes) {
     return xpu_charge(growth->pool->index, growth->pool->kind, bytes) && charged(growth, bytes);
 }
 
-/* After the driver has given back all that it can. The charge is kept in the pool's sum, so that the
+/* Called after the driver has given back all that it can. The charge is kept in the pool's sum, so that the
  * reservation ends with its operation. */
 static CUresult charge_trimmed(struct xpu_pool_growth *growth, uint64_t bytes) {
     struct xpu_reservation reservation;
@@ -280,7 +280,7 @@ static uint32_t calls_of_others(int device) {
     return calls - 1;
 }
 
-/* Bytes that the pool grows by at a time, as far as is known: that of a device itself is never larger. */
+/* The known step by which the pool grows: the device's own step is never larger. */
 static uint64_t step_of(const struct xpu_pool_memory *pool) {
     uint64_t seen = __atomic_load_n(&pool->seen, __ATOMIC_RELAXED), lowest = seen & -seen;
     if (!pool->handle)
@@ -289,8 +289,8 @@ static uint64_t step_of(const struct xpu_pool_memory *pool) {
 }
 
 /* A call under way may be charged for more than it will take, or be promised memory that it has taken
- * already. So before the answer is no, those calls are waited out; but not for long, as one may itself be
- * waiting for the device. */
+ * already. So before a refusal these calls are waited for, but not for long: one may itself be waiting for
+ * the device. */
 static CUresult charge_when_others_are_done(struct xpu_pool_growth *growth, uint64_t bytes) {
     int device = growth->pool->index, pauses = 0;
     uint64_t grown = xpu_whole(bytes, step_of(growth->pool));
@@ -382,7 +382,7 @@ void xpu_pool_memory_exported(struct xpu_pool_memory *pool) {
 void xpu_pool_memory_close(struct xpu_pool_memory *pool) {
     pthread_mutex_lock(&lock);
     pool->closed = true;
-    while (pool->readers) { /* a question to the driver: it does not wait for the device */
+    while (pool->readers) { /* a question to the driver, which does not wait for the device */
         pthread_mutex_unlock(&lock);
         pause_briefly();
         pthread_mutex_lock(&lock);

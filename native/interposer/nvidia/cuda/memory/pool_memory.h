@@ -4,8 +4,8 @@
  *
  * The driver reports one sum for each, at no certain moment of a call. So the account holds the last report,
  * plus the admitted bytes of calls under way that may not be in the report yet: never both. Readings are
- * numbered when they begin, and an older one never replaces a newer one: each call that is complete is in the
- * report that stands. No lock is held over a call of the driver.
+ * numbered at their begin, and an older one never replaces a newer one: so the current report has every call
+ * that is complete. No lock is held over a call of the driver.
  */
 #ifndef XPU_INTERPOSER_POOL_MEMORY_H
 #define XPU_INTERPOSER_POOL_MEMORY_H
@@ -13,33 +13,34 @@
 #include "reservation.h"
 
 struct xpu_pool_memory {
-    struct xpu_pool_memory *next; /* never freed; those of destroyed pools are used again */
+    struct xpu_pool_memory *next; /* never freed; those of destroyed pools are reused */
     CUmemoryPool handle;          /* NULL: of graphs */
     CUdevice device;
-    bool counted;       /* otherwise it is of the host, or another process's */
+    bool counted;       /* false: it is of the host, or another process's */
     int index;          /* of the device in the pages; -1: it is not the container's */
     enum xpu_kind kind; /* XPU_POOL, XPU_GRAPH */
     uint64_t read;      /* number of the reading that was begun last; atomic */
-    uint64_t moved;     /* how often memory was, or may have been, taken from graphs that had it; atomic */
+    uint64_t
+        moved; /* number of times that memory was, or may have been, taken from graphs that had it; atomic */
     uint64_t shared, stream; /* footprint.c's own */
 
     /* Under the lock: */
-    uint64_t settled, applied; /* bytes, and the number of the reading that they are from */
-    uint64_t seen;          /* all reports, or'ed: the lowest bit tells the steps in which it grows; atomic */
-    uint64_t held;          /* bytes of it in the account */
-    uint64_t pending;       /* bytes charged for calls under way */
-    uint64_t promised;      /* bytes that it has unused and that calls under way were admitted for */
-    uint64_t admissions;    /* calls ever admitted, or asked for */
-    uint32_t calls;         /* under way */
-    uint32_t readers;       /* that may be asking the driver about it */
-    uint32_t pointers;      /* handed out and not freed */
-    bool closed, destroyed; /* closed: being destroyed, or destroyed */
+    uint64_t settled, applied; /* bytes, and the number of their reading */
+    uint64_t seen;             /* all reports, or'ed: the lowest bit shows the steps of its growth; atomic */
+    uint64_t held;             /* bytes of it in the account */
+    uint64_t pending;          /* bytes charged for calls under way */
+    uint64_t promised;         /* unused bytes that calls under way were admitted for */
+    uint64_t admissions;       /* calls ever admitted, or tried */
+    uint32_t calls;            /* under way */
+    uint32_t readers;          /* that may be asking the driver about it */
+    uint32_t pointers;         /* handed out and not freed */
+    bool closed, destroyed;    /* closed: being destroyed, or destroyed */
     bool exported;
 };
 
-/* That of a pool (NULL: of the device's graphs); NULL: not known. */
+/* The entry of a pool (NULL: of the device's graphs); NULL: unknown. */
 struct xpu_pool_memory *xpu_pool_memory_find(CUmemoryPool pool, CUdevice device);
-/* The same, made if it is not known; NULL: no memory. */
+/* The same, made if it is unknown; NULL: no memory. */
 struct xpu_pool_memory *xpu_pool_memory_of(CUmemoryPool pool, CUdevice device, bool counted);
 
 /* A call that allocates from a pool, and may make it grow. */
@@ -50,30 +51,29 @@ struct xpu_pool_growth {
     uint64_t number; /* of the call; 0: others were under way */
 };
 
-/* Before the call: admits it if the pool has `bytes` unused, or may grow by them; otherwise
+/* Called before the call: admits it if the pool has `bytes` unused, or may grow by them; otherwise
  * CUDA_ERROR_OUT_OF_MEMORY, after trimming. An admitted call must end with xpu_pool_growth_end. A launch of a
- * graph cannot be undone, and is never admitted for memory that looks unused while the account has more. */
+ * graph cannot be undone. It is never admitted for memory that looks unused while the account has more. */
 CUresult xpu_pool_growth_begin(struct xpu_pool_growth *growth, struct xpu_pool_memory *pool, uint64_t bytes);
-/* After it: sets the account to the driver's report. False: it took more than it was admitted for, and that
- * is beyond the limit. */
+/* Called after it: sets the account to the driver's report. False: it took more than it was admitted for, and
+ * that is beyond the limit. */
 bool xpu_pool_growth_end(struct xpu_pool_growth *growth);
-/* After that: bytes by which the pool has grown for this call alone; 0 if there were others. */
+/* Called after that: bytes by which the pool has grown for this call alone; 0 if there were others. */
 uint64_t xpu_pool_growth_alone(const struct xpu_pool_growth *growth);
 
 /* Sets the account to the driver's report of one pool. */
 void xpu_pool_memory_refresh(struct xpu_pool_memory *pool);
-/* Of each pool: of one device of the pages, or -1: all. */
+/* The same for each pool of one device of the pages, or of all: -1. */
 void xpu_pool_memories_refresh(int device);
 bool xpu_pool_memories_trim(int device);
-/* Some pool has more than its use and its release threshold: a synchronisation yet to come may give that
- * back. */
+/* A pool has more than its use and its release threshold: a later synchronisation may give that back. */
 bool xpu_pool_memories_have_spare(void);
 
 /* A pointer of the pool is handed out, or freed. */
 void xpu_pool_memory_pointer(struct xpu_pool_memory *pool, int change);
 /* Other processes may have the pool's memory open. */
 void xpu_pool_memory_exported(struct xpu_pool_memory *pool);
-/* From return on, no thread asks the driver about the pool any more. */
+/* After the return no thread asks the driver about the pool any more. */
 void xpu_pool_memory_close(struct xpu_pool_memory *pool);
 /* The end: destroyed at the driver, or (not destroyed) open again. */
 void xpu_pool_memory_closed(struct xpu_pool_memory *pool, bool destroyed);

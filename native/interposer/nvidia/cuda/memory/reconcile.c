@@ -1,11 +1,11 @@
 /*
- * Reconciling: the driver's report is the authority on this process's memory, the table on its requests; the
- * difference is its overhead.
+ * Reconciling. The driver's report is the authority on this process's memory, and the table on its requests.
+ * The difference is its overhead.
  *
- * The two cannot be read in one instant. A reading is good when no operation on memory was under way around
- * it; otherwise the overhead may only be raised, by the report's excess over the whole of the account.
- * Managed memory and imports count in the report only as far as they happen to be on the device: with them
- * the overhead is known within bounds, and stays where it is if it lies in these.
+ * The two cannot be read in one instant. A reading is good if no operation on memory was under way around it;
+ * otherwise the overhead may only be raised, by the report's excess over the whole account. Managed memory
+ * and imports count in the report only for the part that is on the device. With them the overhead has known
+ * bounds, and stays if it is within these.
  */
 #define _GNU_SOURCE
 #include "reconcile.h"
@@ -18,7 +18,7 @@
 static uint64_t begun, ended;         /* operations; atomic */
 static uint64_t read_at[XPU_DEVICES]; /* second of the last reading + 1; atomic */
 static uint64_t at_rest[XPU_DEVICES]; /* overhead without any allocation; atomic */
-static uint64_t made[XPU_DEVICES];    /* memory that contexts and modules were seen to take; atomic */
+static uint64_t made[XPU_DEVICES];    /* memory of contexts and modules that was seen; atomic */
 static int64_t small[XPU_DEVICES];    /* change of small allocations since the last reading; atomic */
 static int busy[XPU_DEVICES];         /* a thread is changing the overhead; atomic */
 
@@ -37,7 +37,7 @@ XPU_AT_FORK(forget)
 void xpu_operation_begin(void) { __atomic_fetch_add(&begun, 1, __ATOMIC_SEQ_CST); }
 void xpu_operation_end(void) { __atomic_fetch_add(&ended, 1, __ATOMIC_SEQ_CST); }
 
-/* `mine`: operations of the caller's own that are under way and change nothing meanwhile. */
+/* `mine`: the caller's own operations under way, which change nothing meanwhile. */
 static bool read_once(int device, uint64_t mine, struct xpu_overhead_reading *reading) {
     uint64_t reported;
     uint64_t done = __atomic_load_n(&ended, __ATOMIC_SEQ_CST);
@@ -98,8 +98,8 @@ static void take_off(uint64_t *sum, uint64_t bytes) {
         ;
 }
 
-/* If managed memory leaves the overhead open, it is taken to be the memory of contexts and modules. A
- * disturbed reading does not tell which of them have ended. */
+/* If managed memory leaves the overhead open, it counts as the memory of contexts and modules. A disturbed
+ * reading does not show which of them have ended. */
 static uint64_t overhead_of(int device, const struct xpu_overhead_reading *reading) {
     uint64_t expected = __atomic_load_n(&made[device], __ATOMIC_RELAXED);
     if (!reading->quiet)
@@ -109,7 +109,7 @@ static uint64_t overhead_of(int device, const struct xpu_overhead_reading *readi
     return xpu_overhead_within(reading, expected);
 }
 
-/* False without a report of the driver; true also if another thread is reconciling. */
+/* False without a report of the driver. True also if another thread is reconciling. */
 static bool adjust(int device, uint64_t mine) {
     struct xpu_overhead_reading reading;
     const char *why;

@@ -1,5 +1,5 @@
 /*
- * Releasing entries, by the functions that the linker has gathered. There are few, and a look at each costs
+ * Releases entries, by the functions that the linker has gathered. There are few, and a look at each costs
  * less than a lock.
  */
 #include "release.h"

@@ -1,6 +1,6 @@
 /*
- * The usage that the driver reports, through the real NVML: it tells of MIG devices too, and before there is
- * a context. NVML is loaded at the first question and initialized once a process, which takes milliseconds.
+ * The usage that the driver reports, through the real NVML. The report includes MIG devices, and needs no
+ * context. NVML is loaded at the first question and initialized once a process, which takes milliseconds.
  */
 #define _GNU_SOURCE
 #include "reported.h"
@@ -14,10 +14,10 @@
 enum { UNTRIED, READY, ABSENT };
 static int state;
 static bool distrusted;
-static unsigned int recognized; /* the id by which the driver lists this process; 0: its own; atomic */
-static bool told;               /* the driver has said some bytes of this process; atomic */
+static unsigned int recognized; /* the driver's id for this process; 0: its own pid; atomic */
+static bool told;               /* the driver has reported some bytes of this process; atomic */
 
-/* Several threads may set these at once, all to the same value. */
+/* Several threads may set these together, all to the same value. */
 #define GET(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
 #define SET(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
 
@@ -33,10 +33,10 @@ XPU_AT_FORK(forget)
 
 bool xpu_reported_started(void) { return GET(state) != UNTRIED; }
 
-/* NVML is loaded late, so that its destructors run early: code that frees at the very end must not ask it. */
+/* NVML is loaded late, so its destructors run early: code that frees at the very end must not ask it. */
 static void stop(void) { SET(state, ABSENT); }
 
-/* Two threads may do it at once, with the same outcome: NVML counts its users. */
+/* Two threads may do it together, with the same outcome: NVML counts its users. */
 static bool start(void) {
     __typeof__(&nvmlInit_v2) init = xpu_nvml_load() ? XPU_NVML(nvmlInit_v2) : NULL;
     bool ready = init && XPU_NVML(nvmlDeviceGetMemoryInfo) && init() == NVML_SUCCESS;
@@ -57,8 +57,8 @@ static nvmlDevice_t handle_of(int device) {
 /* True: no further list is needed. */
 typedef bool visitor(const nvmlProcessInfo_t *process, void *data);
 
-/* A process may be on several lists, each time with all it has; a list takes the driver 16 us (H200, driver
- * 580.159.04). False: the driver answers for none. */
+/* A process may be on several lists, each time with all of its memory. A list takes the driver 16 us (H200,
+ * driver 580.159.04). False: the driver answers for none. */
 static bool read_lists(int device, visitor *each, void *data) {
     static const unsigned int modes[] = {NVML_PROCESS_MODE_COMPUTE, NVML_PROCESS_MODE_GRAPHICS,
                                          NVML_PROCESS_MODE_MPS};
@@ -81,8 +81,8 @@ struct wanted {
     bool there;
 };
 
-/* All ones mean that the driver does not say. 0 means the same until it has once reported more: some drivers
- * translate process ids into the container's, but look the bytes up by the host's. */
+/* All ones mean that the driver reports no size. 0 means the same until it has once reported more: some
+ * drivers translate process ids into the container's, but look the bytes up by the host's. */
 static bool look_for(const nvmlProcessInfo_t *process, void *data) {
     struct wanted *wanted = data;
     const uint64_t used = process->usedGpuMemory;

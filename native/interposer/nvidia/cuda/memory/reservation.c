@@ -12,11 +12,11 @@
 
 XPU_NEED(cuCtxGetCurrent)
 
-/* Rounded as the account does, so that several charges add up to the sum that is uncharged at once. */
+/* Rounded as in the account, so that several charges add up to the sum that is uncharged at once. */
 static uint64_t whole_grains(uint64_t bytes) { return xpu_whole(bytes, XPU_GRAIN); }
 
-/* With the operation under way. If the charge does not fit, reads the driver's report, makes the driver give
- * back its unused memory, and tries once more. */
+/* Called with the operation under way. If the charge does not fit, it reads the driver's report, makes the
+ * driver give back its unused memory, and tries once more. */
 static CUresult charge(int device, enum xpu_kind kind, uint64_t bytes) {
     if (__builtin_expect(xpu_charge(device, kind, bytes), 1))
         return CUDA_SUCCESS;

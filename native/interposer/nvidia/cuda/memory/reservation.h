@@ -4,8 +4,8 @@
  *
  * From a successful reservation to its end an operation is under way, and the driver's reports cannot be
  * compared with the account: each reservation must end. Freed memory is uncharged after the driver has freed
- * it: xpu_free_begin, the real call, xpu_free_end. All calls may be made by any thread and hold no lock over
- * a call of the driver.
+ * it: xpu_free_begin, the real call, xpu_free_end. Any thread may make all calls. They hold no lock over a
+ * call of the driver.
  */
 #ifndef XPU_INTERPOSER_RESERVATION_H
 #define XPU_INTERPOSER_RESERVATION_H
@@ -16,7 +16,7 @@
 enum { XPU_STEP = 2 << 20 }; /* bytes in which the driver takes memory */
 
 /* The driver's memory for one allocation of that size: from 2 MiB on whole steps of 2 MiB. A smaller one
- * shares such a step with others, and is reserved as it is. */
+ * shares such a step with others, and is reserved with its own size. */
 static inline uint64_t xpu_whole_steps(uint64_t bytes) {
     return bytes < XPU_STEP ? bytes : xpu_whole(bytes, XPU_STEP);
 }
@@ -36,7 +36,7 @@ CUresult xpu_reserve_on(struct xpu_reservation *reservation, CUdevice device, en
                         uint64_t bytes);
 /* The same by the pages' index. */
 CUresult xpu_reserve_at(struct xpu_reservation *reservation, int device, enum xpu_kind kind, uint64_t bytes);
-/* Sets it to the memory that the driver has really taken; CUDA_ERROR_OUT_OF_MEMORY, with the reservation
+/* Sets it to the memory that the driver has really taken. CUDA_ERROR_OUT_OF_MEMORY, with the reservation
  * unchanged, if more does not fit. */
 CUresult xpu_reservation_resize(struct xpu_reservation *reservation, uint64_t bytes);
 
@@ -45,12 +45,12 @@ CUresult xpu_reservation_resize(struct xpu_reservation *reservation, uint64_t by
  * the driver. */
 CUresult xpu_reservation_end(struct xpu_reservation *reservation, CUresult result, enum xpu_space space,
                              uint64_t key);
-/* The same with flags, count and extra of one's own: only these are taken from `own`. */
+/* The same with the caller's flags, count and extra: only these are taken from `own`. */
 CUresult xpu_reservation_end_with(struct xpu_reservation *reservation, CUresult result, enum xpu_space space,
                                   uint64_t key, const struct xpu_entry *own);
 
-/* The whole of an interposed function that allocates in the current context: the charge, the call, and their
- * results. `key_` is the call's new object; `undo_` frees it at the driver if it cannot be kept. */
+/* A whole interposed function that allocates in the current context: the charge, the call, and their results.
+ * `key_` is the call's new object; `undo_` frees it at the driver if it cannot be kept. */
 #define XPU_ALLOCATES(kind_, bytes_, call_, space_, key_, undo_)                                             \
     do {                                                                                                     \
         struct xpu_reservation reservation_;                                                                 \
@@ -65,11 +65,11 @@ CUresult xpu_reservation_end_with(struct xpu_reservation *reservation, CUresult 
         return result_;                                                                                      \
     } while (0)
 
-/* Before the driver frees `key`. An unknown key has entry->serial == 0, and changes nothing. */
+/* Called before the driver frees `key`. An unknown key has entry->serial == 0, and changes nothing. */
 void xpu_free_begin(struct xpu_entry *entry, enum xpu_space space, uint64_t key);
-/* After it: releases the entry if the driver has freed it and no other thread has released it. */
+/* Called after it: releases the entry if the driver has freed it and no other thread has released it. */
 void xpu_free_end(struct xpu_entry *entry, CUresult result);
-/* The whole of an interposed function that frees. */
+/* A whole interposed function that frees. */
 #define XPU_FREES(space_, key_, call_)                                                                       \
     do {                                                                                                     \
         struct xpu_entry entry_;                                                                             \

@@ -1,5 +1,5 @@
 /*
- * Exports, imports, and references to memory that has several.
+ * Exports, imports, and references to memory with several.
  */
 #define _GNU_SOURCE
 #include "share.h"
@@ -73,7 +73,7 @@ void xpu_share_drop(enum xpu_space space, uint64_t key, uint64_t serial) {
         xpu_entry_release(&entry);
 }
 
-/* Before the call: from now on the end of the process that made the memory does not free it. */
+/* Called before the call: from now on the end of the memory's maker does not free it. */
 void xpu_share_open_begin(void) { xpu_imported(1); }
 
 void xpu_share_open_end(CUresult result, struct xpu_entry *entry) {

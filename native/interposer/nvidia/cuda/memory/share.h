@@ -7,14 +7,14 @@
 
 #include "reservation.h"
 
-/* Marks an entry of the table as one that other processes may have open, before the driver gives them the
- * means. True: it was not marked yet; if the driver then refuses, unmark. */
+/* Marks an entry of the table as one that other processes may have open, before the driver gives them a
+ * handle. True: it was not marked yet. If the driver then refuses, unmark it. */
 bool xpu_share_mark(enum xpu_space space, uint64_t key);
 void xpu_share_unmark(enum xpu_space space, uint64_t key);
 
 /* One more reference to an entry; false: unknown. */
 bool xpu_share_hold(enum xpu_space space, uint64_t key, uint64_t *serial);
-/* One less, if it still is the entry with this serial; at the last, its memory is released. */
+/* One less, if the entry still has this serial. The last one releases the memory. */
 void xpu_share_drop(enum xpu_space space, uint64_t key, uint64_t serial);
 
 /* Around a call that opens another process's memory: begin; then its result. An entry that was opened before

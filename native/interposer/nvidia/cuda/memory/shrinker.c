@@ -1,5 +1,5 @@
 /*
- * The registered shrinkers, as the linker has gathered them.
+ * The registered shrinkers, gathered by the linker.
  */
 #include "shrinker.h"
 

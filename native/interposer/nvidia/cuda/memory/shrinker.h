@@ -1,6 +1,6 @@
 /*
- * Memory that the driver keeps unused, to be read again or given back before memory is refused. The files
- * that know of such memory (pools, graphs) are above those that must call for it: they register here how.
+ * Memory that the driver keeps unused, which is read again or given back before a refusal. The files that
+ * know of such memory (pools, graphs) are above those that need it: they register their functions here.
  */
 #ifndef XPU_INTERPOSER_SHRINKER_H
 #define XPU_INTERPOSER_SHRINKER_H
@@ -23,7 +23,7 @@ struct xpu_shrinker {
 void xpu_unused_refresh(int device);
 /* Has the driver give back unused memory, and refreshes; true if that freed any. */
 bool xpu_unused_trim(int device);
-/* A pointer was freed that the table does not know: it may be one of memory that the driver keeps. */
+/* A pointer was freed that the table does not know: it may belong to memory that the driver keeps. */
 void xpu_unknown_freed(void);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The table: shards of open addressing with linear probing, each under its own lock. An entry's place follows
+ * The table: shards of open addressing with linear probing, each with its own lock. An entry's place follows
  * from its key, and a removal closes its gap, so that there are no tombstones.
  */
 #define _GNU_SOURCE
@@ -13,7 +13,7 @@ enum { SHARD_BITS = 5, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
 
 /* The memory of a shard's entries. */
 struct block {
-    struct block *left; /* the one that an earlier fork has left behind */
+    struct block *left; /* an earlier fork has left it behind */
     struct xpu_entry entries[];
 };
 
@@ -48,7 +48,7 @@ static void forget_all(void) {
 XPU_AT_FORK(forget_all)
 
 static uint64_t hash(enum xpu_space space, uint64_t key) {
-    /* Pointers are multiples of 512 or 2 MiB: all bits have to count (Knuth's multiplicative method). */
+    /* Pointers are multiples of 512 or 2 MiB: all bits must count (Knuth's multiplicative method). */
     uint64_t mixed = (key ^ ((uint64_t)space << 56)) * 0x9e3779b97f4a7c15u;
     return mixed ^ mixed >> 32;
 }
@@ -63,7 +63,7 @@ static size_t home(const struct shard *shard, uint64_t hashed) {
     return (hashed >> SHARD_BITS) & (shard->capacity - 1);
 }
 
-/* The entry, or the empty place where it would go; NULL in a shard without any. */
+/* The entry, or the empty place for it; NULL in a shard without any. */
 static struct xpu_entry *seek(const struct shard *shard, enum xpu_space space, uint64_t key) {
     if (!shard->capacity)
         return NULL;
@@ -99,7 +99,7 @@ static void take_out(struct shard *shard, struct xpu_entry *entry) {
         const struct xpu_entry *next = &shard->entries[at];
         if (!next->serial)
             break;
-        /* It may move into the gap unless its home lies behind the gap, on the way to where it is. */
+        /* It may move into the gap unless its home is behind the gap, on the way to its place. */
         if (((at - home(shard, hash(next->space, next->key))) & mask) >= ((at - gap) & mask)) {
             shard->entries[gap] = *next;
             gap = at;
@@ -158,7 +158,7 @@ bool xpu_table_change(enum xpu_space space, uint64_t key, bool (*change)(struct 
     return found;
 }
 
-/* The first entry of the shard that `which` chooses, taken out. */
+/* Takes out the first entry of the shard that `which` chooses. */
 static bool take_chosen(struct shard *shard, bool (*which)(const struct xpu_entry *, void *), void *data,
                         struct xpu_entry *entry) {
     bool taken = false;

@@ -24,16 +24,16 @@ enum xpu_space {
     XPU_ENDPOINTS,   /* CUlogicalEndpointId, of imported ones */
 };
 
-/* The part of an entry that every way to free needs. */
+/* The part of an entry that every way to free it needs. */
 enum xpu_entry_flag {
-    XPU_EXPORTED = 0x8000, /* another process may have it open: freed by xpu_uncharge_exported */
-    XPU_IMPORTED = 0x4000, /* another process's, without a charge here: its end is xpu_imported(-1) */
+    XPU_EXPORTED = 0x8000, /* another process may have it open: xpu_uncharge_exported frees it */
+    XPU_IMPORTED = 0x4000, /* another process's, without a charge here: xpu_imported(-1) ends it */
 };
 
 struct xpu_entry {
     uint64_t key;
     uint64_t serial;   /* of this entry; never used again for another */
-    CUcontext context; /* with whose end the memory ends; NULL: it outlives contexts */
+    CUcontext context; /* the memory ends with it; NULL: it outlives contexts */
     uint64_t bytes;    /* charged */
     uint64_t extra;    /* the owner's own */
     uint32_t count;    /* the owner's own */
@@ -43,15 +43,15 @@ struct xpu_entry {
     uint8_t space;     /* enum xpu_space */
 };
 
-/* Puts it in and sets its serial. An entry that was there under the same key is stale (the driver has handed
- * the address out again): it goes to *replaced, whose serial is 0 if there was none. False: no memory. */
+/* Puts it in and sets its serial. An entry under the same key is stale (the driver has reused the address):
+ * it goes to *replaced, whose serial is 0 if there was none. False: no memory. */
 bool xpu_table_put(struct xpu_entry *entry, struct xpu_entry *replaced);
 /* A copy of the entry; false: unknown. */
 bool xpu_table_find(enum xpu_space space, uint64_t key, struct xpu_entry *entry);
-/* Takes the entry out if it is still the one with this serial (0: any). Of several callers one gets it. */
+/* Takes the entry out if it still has this serial (0: any). Only one of several callers gets it. */
 bool xpu_table_take(enum xpu_space space, uint64_t key, uint64_t serial, struct xpu_entry *entry);
-/* Calls `change` with the entry under its lock; false from it takes the entry out, which then is in *entry
- * as `change` left it. Returns false if unknown. */
+/* Calls `change` with the entry under its lock. If that returns false, the entry is taken out, and *entry has
+ * it as `change` left it. Returns false if the key is unknown. */
 bool xpu_table_change(enum xpu_space space, uint64_t key, bool (*change)(struct xpu_entry *, void *),
                       void *data, struct xpu_entry *entry);
 /* Takes out, one after another, the entries that `which` chooses (under a lock), and hands each to `each`. */
