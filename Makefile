@@ -17,7 +17,7 @@
 #   make bench-share   how well caps on compute hold: shares, errors, pictures (SHARE="--quick": in short)
 #   make bench-agent   what the agent costs, with no container and with 64
 #   make bench-kubernetes   memory of the device plugin, and how soon it answers the kubelet
-#   make lease   what runs on a card need on a machine without a network, into build/lease (docs/hardware.md)
+#   make lease   what runs on a card need on a machine without a network, into build/lease (docs/developers/try-a-card.md)
 #   make soak    whether the agent grows over an hour of starts and stops (SOAK="--minutes 10": in short)
 #   make install / uninstall   PREFIX (/usr/local), DESTDIR
 #

@@ -58,7 +58,7 @@ by_hand() {
 }
 
 # Keeps the paths of the runtime and its hook good for those who call them, or removes what stood in for them. Its
-# argument is what the operator does when they are gone.
+# argument is what the operator does when they are gone; "": a later call says who calls.
 keep_paths_that_are_called() {
     program=/usr/bin/xpu-container-runtime
     hook=/usr/bin/xpu-container-runtime-hook
@@ -93,6 +93,7 @@ END
         chmod 755 $hook.new
         mv -f $hook.new $hook
     fi
+    [ -n "$1" ] || return 0
     echo "xpu-container-runtime: still called by:" >&2
     echo "$callers" | sed 's/^/  /' >&2
     echo "$program and its hook stay for these: they can be stopped and deleted, containers that ask" >&2

@@ -153,6 +153,19 @@ def mps(machine: Machine) -> list[str]:
     return [name for name in machine.root.programs() if name.startswith("nvidia-cuda-mps")]
 
 
+def test_a_purge_beside_a_container_says_once_what_is_left_to_do(installed: Machine) -> None:
+    machine = installed
+    runc = Runc(machine.root)
+    runc.start("of-runc", ["XPU_MEM=1G"], "sleep", "1000")
+    told = remove(machine, "purge")
+    assert told.count("still called by:\n  container of-runc\n") == 1
+    assert "apt purge" not in told, "a purge is what is going on"
+    runc.remove("of-runc")
+    lines = told.partition("When they are gone:\n")[2].splitlines()
+    machine.must("sh", "-ec", "\n".join(itertools.takewhile(lambda line: line.startswith("  "), lines)))
+    assert [name for name in files(machine) if "xpu" in name] == []
+
+
 def test_a_purge_ends_the_mps_daemons_of_containers_that_have_ended(installed: Machine) -> None:
     machine = installed
     runc = Runc(machine.root)

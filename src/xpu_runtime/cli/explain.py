@@ -281,9 +281,10 @@ def _tell(
 def _cores(slice_: Slice) -> str:
     if slice_.cores is not None:
         return f"{slice_.cores}% of its cores"
-    # Held without a cap: the hardware gives the container these cores and no others.
+    # Held without a cap: the hardware gives the device these cores and no others.
     if slice_.holding.cores_backend:
-        return "all cores of the device"
+        turns = ", in equal turns with its other slices" if slice_.limited else ""
+        return f"all cores of the device{turns}"
     with_others = {
         sharing.TURNS: ", equal turns with others on the device",
         sharing.SIDE_BY_SIDE: ", side by side with others on the device",

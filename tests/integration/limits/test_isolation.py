@@ -125,6 +125,8 @@ def test_a_mig_device_is_granted_whole_without_its_name(node: Node, bundles: Bun
     (entry,) = node.json("ps")
     assert (entry["memory_backend"], entry["memory_strength"]) == ("mig", "hard")
     assert ", all cores of the device\n" in node.xpu("explain", "-e", "XPU_POLICY=spread").stdout
+    turns = ", all cores of the device, in equal turns with its other slices\n"
+    assert turns in node.xpu("explain", "-e", "XPU_MEM=1G").stdout
     listed = node.oci("exec", container, "nvidia-smi", "-L").stdout
     assert entry["device_uuid"] in listed
     assert listed.count("MIG-") == 1

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from support import REPOSITORY
 from xpu_runtime.cli.ps import ps
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.pages import Compute
@@ -73,5 +72,3 @@ def test_time_that_is_taken_back_is_no_share() -> None:
 
 def test_people_are_told_of_which_time_xpu_ps_tells() -> None:
     assert f"in the {WINDOW_S} seconds of this command" in " ".join((ps.help or "").split())
-    page = (REPOSITORY / "docs/glossary.md").read_text()
-    assert f"over the {WINDOW_S} s for which they watch" in " ".join(page.split())
