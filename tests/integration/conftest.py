@@ -143,7 +143,7 @@ class Node:
             try:
                 yield
             finally:
-                # What the commands have mounted there is not to be seen, nor unmounted, from the machine.
+                # The machine must neither see nor unmount the mounts of the commands.
                 self.close_containers()
                 self.xpu("sim", "down", check=False)
                 self.view = []

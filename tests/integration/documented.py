@@ -13,7 +13,7 @@ _TYPES = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 
 
 def check(words: Sequence[object], printed: str) -> None:
-    """AssertionError where `xpu WORDS` has printed anything else."""
+    """AssertionError if `xpu WORDS` has printed something else."""
     line = " ".join(map(str, ["xpu", *words]))
     command = next(each for each in OUTPUTS if line.startswith(each))
     texts = printed.splitlines() if command == "xpu events" else [printed]

@@ -265,7 +265,7 @@ def test_no_device_is_ever_reserved_beyond_what_it_has(
             asked = PodDemand(a, b, c)
             found = allocate(inventory, CONFIG, Pod(str(number), "d", str(number), asked))
             if not isinstance(found, Refusal):
-                # What the node places, the same node reserves.
+                # The node reserves what it has placed itself.
                 assert enter(inventory, CONFIG, found.replace(made=found.made + 1)) is None
         with PodLedger() as ledger:
             uses, entered = ledger.uses(), ledger.allocations()

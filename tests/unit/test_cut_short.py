@@ -15,7 +15,7 @@ SOURCE = REPOSITORY / "src"
 
 _BARE = f"import sys; sys.path.insert(0, {str(SOURCE)!r})\n"
 
-#: Every kind of value and of token, so that each prefix ends somewhere else in the scanner.
+#: Every kind of value and of token, so that each prefix ends elsewhere in the scanner.
 _DOCUMENT = {
     "text": 'quote " backslash \\ escape \u20ac',
     "numbers": [0, -1, 2.5, 1e300],

@@ -11,8 +11,8 @@ from support import REPOSITORY
 
 SOURCE = REPOSITORY / "src"
 
-#: What is there before any module of ours: the interpreter's own under -I -S, and `os`, which each start
-#: needs, with what that brings: other modules on each version.
+#: The modules before any of ours: the interpreter's own under -I -S, and `os`, which each start needs, with
+#: its imports. They differ between versions.
 BARE = """
 import os, sys
 sys.path.insert(0, {source!r})

@@ -1,7 +1,7 @@
 """No union of types is evaluated at run time: Python 3.9 has none.
 
-ruff and vermin (packaging/lint) look for all else that Python 3.9 does not have. Neither tells a union that
-is evaluated, as in `Pair = tuple[str | None, str]`, from one in an annotation, which stays a string with
+ruff and vermin (packaging/lint) find everything else that Python 3.9 lacks. They do not distinguish a union
+that is evaluated, as in `Pair = tuple[str | None, str]`, from one in an annotation, which stays a string with
 `from __future__ import annotations`.
 """
 

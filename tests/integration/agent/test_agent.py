@@ -30,7 +30,7 @@ def test_idle_time_is_lent_and_given_back(capped: Make, start_agent: Serve) -> N
             # Rounds are 20 ms apart; the rest is this machine's.
             assert time.monotonic() - began < 1
             until(lambda: owner.share == 60, "what nobody wants is for both")
-            assert bystander.round_and_share == (0, 0)  # fixed: its cap, whatever others do
+            assert bystander.round_and_share == (0, 0)  # fixed: always its cap
         until(lambda: guest.share == 100, "the owner wants nothing any more")
     assert service.end(signal.SIGTERM) == 0
     assert [each.round_and_share for each in (owner, guest, bystander)] == [(0, 0)] * 3
@@ -131,7 +131,7 @@ def test_a_configuration_that_the_agent_has_not_read_is_told(
     changed, rest = agent_findings(node)
     assert changed["state"] == "warning" and "metrics.listen: changed since" in changed["text"]
     assert rest["state"] == "ok"
-    node.configure("nonsense: 1\n")  # what a new agent would have is not what it says then
+    node.configure("nonsense: 1\n")  # a new agent's configuration would differ
     (finding,) = agent_findings(node)
     assert finding["state"] == "ok"
 
@@ -146,7 +146,7 @@ def test_a_second_agent_is_refused_and_changes_nothing(capped: Make, start_agent
         until(lambda: one.share == 100, "the first goes on")
     assert service.status()["pid"] == service.process.pid
     service.end(signal.SIGKILL)
-    # What the dead one has left is in nobody's way.
+    # The killed agent's leftovers do not hinder the next one.
     after = start_agent()
     until(lambda: after.status() is not None, "it answers")
     assert after.status()["who"] == "xpu agent"

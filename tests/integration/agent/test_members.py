@@ -23,7 +23,7 @@ from ..terminal import Terminal
 Bundles = Callable[..., Path]
 SLEEP = ["sleep", "1000"]
 GROUP = 47_110
-#: Of the test's own: a checkout may be in a folder that is root's alone.
+#: The test's own copy: a checkout may be in a folder that only root can enter.
 pytestmark = pytest.mark.usefixtures("copy")
 SHOWN = ("ps", "devices", "events", "top --once", "explain -e XPU_MEM=1G", "metrics")
 
@@ -195,7 +195,7 @@ def test_members_who_say_nothing_or_many_things_stop_nobody_for_long(node: Node,
 
 @pytest.mark.usefixtures("with_group")
 def test_one_member_does_not_shut_out_another(node: Node, start_agent: Serve) -> None:
-    """Neither by more commands than are answered at a time, nor by slow requests."""
+    """Neither more commands than are answered at a time nor slow requests shut others out."""
     node.sim("1xT4")
     start_agent()
     path = socket_of(node)

@@ -209,7 +209,7 @@ def test_a_file_for_node_exporter_is_whole_and_readable(node: Node, bundles: Bun
         os.umask(old)
     assert Figures(path.read_text()).one("xpu_up") == 1
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    # What cannot be read is told there too.
+    # Metrics report sources that cannot be read, too.
     node.configure("mode: wrong")
     done = node.xpu("metrics", "--output", path, check=False)
     assert done.returncode == 1 and "mode:" in done.stderr

@@ -132,16 +132,16 @@ def test_silent_and_slow_clients_hold_up_neither_the_socket_nor_the_agent(
     service = start_agent()
     path = on_socket(node)
     until(lambda: listens(port), "it listens")
-    # Who answers a group (test_members.py), where this machine has it, has no children meanwhile.
+    # If this machine has the group, its answering process (test_members.py) has no children meanwhile.
     (serving,) = children_of(service.process.pid)
     before = len(os.listdir(f"/proc/{serving}/fd"))
     silent = [connected(port) for _ in range(14)]
     for each in silent[:4]:
         each.sendall(b"GET /met")
     assert answer(path)[0] == 200
-    # What makes the page has come besides; the others wait in the kernel.
+    # One more is the process that makes the page; the other clients wait in the kernel.
     assert len(os.listdir(f"/proc/{serving}/fd")) <= before + 8 + 2
-    # Of the port's own clients the one that has said nothing for longest makes way.
+    # The port's client that has been silent for longest is dropped.
     assert answer(port)[0] == 200
     for each in silent:
         each.close()
@@ -166,7 +166,7 @@ def test_a_driver_that_hangs_makes_no_answer_wait_for_ever(node: Node, start_age
         # With an error Prometheus would alert of an agent that does not run.
         assert status == 200 and "does the driver answer" in body
         assert "\nxpu_up 0.0\n" in body and "\nxpu_agent_up 1.0\n" in body
-        # What has happened is told all the same.
+        # Events are counted all the same.
         assert '\nxpu_events_total{event="drained"} 1.0\n' in body
         assert service.status()["who"] == "xpu agent"
     finally:
@@ -179,7 +179,7 @@ def test_it_ends_with_the_agent_however_that_ends(node: Node, start_agent: Serve
     path = str(node.run_dir / "metrics.sock")
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         service = start_agent()
-        until(lambda: _answers(path), "it serves")  # what makes the page runs too
+        until(lambda: _answers(path), "it serves")  # the process that makes the page runs too
         agents = [each for each in processes_of(node) if each.endswith("xpu agent ")]
         assert len(agents) >= 3
         service.end(number)

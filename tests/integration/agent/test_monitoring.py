@@ -32,8 +32,8 @@ SLEEP = ["sleep", "1000"]
 MONITORING = REPOSITORY / "packaging/monitoring"
 RULES = MONITORING / "prometheus-rules.yaml"
 
-#: Of each alert: the labels that it comes with, and series (a minute between two values) that make it fire
-#: after half an hour, and in QUIET such that must not.
+#: For each alert: its labels, and series (a minute between two values) that make it fire after half an hour;
+#: QUIET has series that must not.
 NODE, DEVICE = 'instance="n1"', 'instance="n1",index="0",uuid="GPU-1"'
 SLICE = DEVICE + ',container_id="c1"'
 FIRES: dict[str, tuple[str, dict[str, str]]] = {
@@ -100,7 +100,7 @@ def alerts() -> dict[str, Any]:
 
 
 def expected(rule: dict[str, Any], text: str) -> dict[str, Any]:
-    """The alert as it is sent: with its labels, and what is written of it with their values."""
+    """The alert as it is sent: its labels, and its texts with their values."""
     labels = dict(re.findall(r'(\w+)="([^"]*)"', text))
     annotations = {
         key: re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], value)
@@ -131,7 +131,7 @@ def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
 
 @contextmanager
 def prometheus(folder: Path, target: int) -> Iterator[Callable[[str], Any]]:
-    """Prometheus, that asks one agent each second; what its API answers to a path."""
+    """A Prometheus that asks one agent each second; returns its API's answer to a path."""
     port = free_port()
     config = folder / "prometheus.yaml"
     config.write_text(
@@ -184,7 +184,7 @@ def test_prometheus_has_something_for_every_panel(
             return ask("query?" + urllib.parse.urlencode({"query": text}))["result"]
 
         until(lambda: query("xpu_up == 1"), "it is asked")
-        # What increases is seen by the second value, so that this comes after the first.
+        # Prometheus sees an increase only at the second value, so the events come after the first one.
         node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=1", args=SLEEP))
         refused(node, bundles("XPU_MEM=12G", "XPU_VISIBLE_DEVICES=1"))
         until(lambda: query("xpu_slice_info") and query("increase(xpu_refused_total[1m]) > 0"), "it was told")
@@ -197,7 +197,7 @@ def test_prometheus_has_something_for_every_panel(
         for panel in dashboard["panels"]:
             for target in panel["targets"]:
                 text = target["expr"].replace("$instance", instance).replace("$__rate_interval", "1m")
-                # What a slice got is known from the second look at it on.
+                # A slice's share is known from the second reading on.
                 until(lambda text=text: query(text), f"{panel['title']}: {text}")  # type: ignore[misc]
 
         (group,) = ask("rules")["groups"]

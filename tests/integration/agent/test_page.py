@@ -51,7 +51,7 @@ def test_a_browser_is_told_to_run_nothing_but_the_page(node: Node, start_agent: 
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert policy.pop(f"{element}-src") == f"'sha256-{digest}'"
     assert policy.pop("img-src") == "data:" and set(policy.values()) == {"'none'"}
-    # What would make markup of a text, or need more than that policy; and nothing from elsewhere.
+    # Nothing that makes markup of a text, or needs more than that policy; and no address elsewhere.
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(| on\w+=", page
     )
@@ -92,7 +92,7 @@ def test_devices_slices_events_and_refusals_are_shown(
     (sample,) = history["samples"]  # nobody had looked before, and there is no port
     assert sample["slices"][0][:4] == [slice_["key"], second["uuid"], 0, 4 * GIB]
     assert history["since"] <= sample["time"]
-    # What came since is shown too, and a ledger that was removed is no reason to show the old one's.
+    # The page shows later events, and after the removal of the ledger it does not show the old one.
     node.remove(container)
     assert shown(path)["events"][0]["event"] == "released"
     for each in node.run_dir.glob("ledger.db*"):
@@ -118,7 +118,7 @@ def test_metrics_and_the_page_tell_the_same_when_both_are_asked(
             assert told > 0
             return float(told) - round(100 * float(ratio), 1)
 
-        # Of one reading, where they are asked within a second.
+        # Questions within a second get the same reading.
         timing.equals(0, difference)
 
 

@@ -21,7 +21,7 @@ from ..refusals import refused
 COMMANDS = """devices|doctor|ps|inspect|set|explain|gc|release|config check|config show|config default|
 drain|undrain|reserve|unreserve|events|metrics|
 runtime configure|runtime unconfigure|sim up|sim down|sim list"""
-#: What prints a table, and a member of its JSON object; "" where its JSON is a list.
+#: The commands that print a table, with a member of their JSON object; "" if their JSON is a list.
 TABLES = {
     "devices": "",
     "ps": "",
@@ -170,7 +170,7 @@ def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(node: Node
         env=node.environ,
         capture_output=True,
         text=True,
-        # What a shell starts in the background ignores it, and so would the runs of these tests.
+        # A program that a shell starts in the background ignores SIGINT, and these tests' children would too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -44,7 +44,7 @@ def test_a_ledger_that_is_damaged_or_of_another_version_is_named(node: Node, bun
     db.close()
     assert_fine(node, "ledger")
 
-    # Who asks changes nothing, also where the next start would make it anew.
+    # doctor changes nothing, even if the next start would make it anew.
     node.remove(container)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE meta SET version = version + 1")

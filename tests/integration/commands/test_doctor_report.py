@@ -86,7 +86,7 @@ def test_a_bug_report_has_no_secret_of_other_programs(node: Node, tmp_path: Path
         script += f"mkdir -p {place}; mount -t tmpfs none {place}; cp {there}/{name} {place}/\n"
     file = tmp_path / "report.tar.gz"
     with node.own_mounts(script):
-        # Of an engine that runs, another test's say, its own file is looked at, and not the usual one.
+        # doctor reads the file of a running engine, such as another test's, and not the usual one.
         node.view += ["unshare", "--pid", "--fork", "--mount-proc", "--"]
         node.xpu("doctor", "--bundle", file)
         node.view = node.view[:-5]

@@ -26,8 +26,9 @@ from ..conftest import Node
 Bundles = Callable[..., Path]
 
 CONTEXT = 300 * MIB
-#: As on a card, a context takes memory: so the driver tells at once what a process has. Of one that has none
-#: it does not, and its context is then put at what the card has less of, which may be another one's.
+#: As on a card, a context takes memory, so that the driver reports a process at once. It reports no process
+#: without memory: that one's context is then estimated by the card's loss of free memory, which may be
+#: another's.
 OLD_DRIVER = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": CONTEXT // MIB}]}
 #: Programs that hold 1024, 512 and 256 MiB.
 THREE = "for mib in 512 256; do cuda-probe alloc $mib --hold & done; exec cuda-probe alloc 1024 --hold"
@@ -103,8 +104,8 @@ def test_what_a_killed_process_had_is_shown_until_it_is_given_back(node: Node, b
     assert [(each["pid"], each["container_pid"]) for each in ended] == [(None, smallest["container_pid"])]
     assert [each["used_bytes"] for each in ended] == [smallest["used_bytes"]]
     assert "ended" in node.xpu("inspect", container).stdout
-    # The next program that finds no room gives it back. That one's own context lasts as long as it does, so
-    # that it cannot give that back itself, and leaves it to the next in turn.
+    # The next program that finds no room gives the memory back. A program cannot give back its own context,
+    # so the one after it does.
     for _ in range(2):
         program = node.oci("exec", container, "sh", "-c", "echo $$; exec cuda-probe alloc 3000")
         number, answer, *_ = program.stdout.splitlines()

@@ -23,7 +23,7 @@ COLOUR = "\x1b["
 
 @pytest.fixture
 def container(node: Node, bundles: Bundles) -> str:
-    """A pod's container with a cap, whose name and backends are long."""
+    """A pod's container with a cap, a long name and long backends."""
     node.sim("2xA100-MIG")
     made = bundles(
         "XPU_MEM=4G",

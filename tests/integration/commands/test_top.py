@@ -18,7 +18,7 @@ from ..conftest import Node
 from ..terminal import Terminal
 
 
-@pytest.mark.alone  # what it shows is read again and again, within seconds
+@pytest.mark.alone  # readings must differ within seconds
 def test_a_full_screen_is_drawn_live_and_the_terminal_is_given_back(
     node: Node, capped: Make, start_agent: Serve
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 MULTIARCH = f"{os.uname().machine}-linux-gnu"
 REAL = "/usr/lib/xpu/libcuda.real"
-#: What runs in the container: more than its limit, in one piece.
+#: The container's program: it allocates more than its limit, in one piece.
 TOO_MUCH = ["cuda-probe", "alloc", "2000"]
 REFUSED = "allocating 2000 MiB: CUDA_ERROR_OUT_OF_MEMORY"
 ASK = ("XPU_MEM=1G", "XPU_ENFORCE=library")

@@ -20,7 +20,7 @@ Bundles = Callable[..., Path]
 EVIL = """#include <fcntl.h>
 __attribute__((constructor)) static void loaded(void) { open("%s", O_CREAT | O_WRONLY, 0600); }
 """
-#: What a driver has outside its folder: /dev, /proc, and the socket of the simulated kernel driver.
+#: The parts of a driver outside its folder: /dev, /proc, and the socket of the simulated kernel driver.
 HOST = """
 mount -t tmpfs none /opt; mkdir {folder}/dev
 mount -t tmpfs none {folder}/dev
@@ -105,7 +105,7 @@ def test_an_engines_environment_leads_a_start_to_no_other_driver(
     done = node.run(bundles("XPU_MEM=4G", args=["nvidia-smi"]))
     assert "/   4096MiB" in done.stdout, done.stderr
     assert not loaded.exists()
-    # The test would see it: the caller's own command takes it for a driver, and what starts use stays.
+    # The test would see it: the caller's own command finds a driver, and the starts' cache stays.
     node.xpu("devices", check=False)
     assert loaded.exists()
     done = node.run(bundles("XPU_MEM=4G", args=["nvidia-smi"]))

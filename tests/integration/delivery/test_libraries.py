@@ -112,7 +112,7 @@ def test_an_ldconfig_inside_succeeds_and_keeps_them_found(
     assert_found(node, bundle)
 
 
-# What an image brings as its cache.
+# Caches that an image brings.
 
 
 def test_what_the_images_cache_names_is_still_found(node: Node, bundles: Bundles, mode: str) -> None:
@@ -193,7 +193,7 @@ def of_many_entries(cache: Path) -> None:
 
 
 def of_many_bytes(cache: Path) -> None:
-    """Of 28 MiB, as a hostile image's was: 20 s and 615 MiB of memory at each start."""
+    """Of 28 MiB, as a hostile image had one: it cost 20 s and 615 MiB of memory at each start."""
     head = ldcache.build([ldcache.Entry("libnone.so", "/x", 1)])
     cache.write_bytes(head.ljust(28 << 20, b"\0"))
 
@@ -231,7 +231,7 @@ def test_something_else_in_the_caches_place_is_named_and_nothing_is_left(
     assert told.startswith(("cannot write", "cannot add", "cannot put"))
 
 
-# What an image brings under the libraries' names.
+# Files that an image brings under the libraries' names.
 
 
 def test_a_library_of_the_images_own_is_covered(node: Node, bundles: Bundles, mode: str) -> None:

@@ -14,7 +14,7 @@ from .images import ASK, REAL, REFUSED, TOO_MUCH, bring
 Bundles = Callable[..., Path]
 
 MARK = b"of the image's own"
-#: The end of what the interposer has behind it, and whether the limit holds.
+#: Prints the end of the library behind the interposer, and whether the limit holds.
 WHAT_IS_BEHIND = ["sh", "-c", f"tail -c {len(MARK)} {REAL}; echo; {' '.join(TOO_MUCH)}"]
 
 

@@ -271,7 +271,7 @@ def test_nothing_is_made_in_a_volume_at_dev(node: Node, bundles: Bundles, mode: 
     assert "/dev/nvidia" in told
     assert "it lies on the volume at /dev" in told
     assert tree(folder) == before
-    # What the host has there is what the container sees, and stays as it is.
+    # The container sees the host's own files there, and they stay as they are.
     for source in (node.run_dir / "sim/root/dev").rglob("nvidia*"):
         os.mknod(folder / source.name, stat.S_IFCHR | 0o600, source.stat().st_rdev)
     before = tree(folder)

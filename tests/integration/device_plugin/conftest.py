@@ -24,7 +24,7 @@ def plugin(
     up: Callable[..., simulator.SimState],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Plugin]:
-    """Not started; with four T4 on the node, and a Node object."""
+    """A plugin that is not started, with four T4 on the node, and a Node object."""
     up("4xT4")
     # Without NVML's binding there are none, and each test would wait for them.
     assert len(devices()) == 4

@@ -113,7 +113,7 @@ def described(api: ApiServer) -> Object:
 
 
 def taken_by_docker(uuid: str, gib: int, cores: int | None = None) -> Grant:
-    """A grant of a container that is no pod's, and whose process is this one."""
+    """A grant of a container of no pod, with this process as its first."""
     started = proc.start_time(os.getpid()) or 0
     slice_ = Slice("0", uuid, gib * GIB, True, cores, Holding("none", "unenforced"))
     wanted = Grant(0, uuid[-12:], f"/bundles/{uuid}", os.getpid(), started, "", "running", "hook", 0.0, ())

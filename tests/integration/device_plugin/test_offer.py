@@ -136,7 +136,7 @@ def test_a_card_that_is_lost_is_unhealthy_in_the_status_of_its_pods_alone_and_re
     plugin.configure(placement="extender")
     plugin.start()
     until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
-    # Of one size, and bound in another order than the kubelet comes to them.
+    # Cards of one size, bound in another order than the kubelet allocates them.
     cards = dict(zip("abcdefgh", [*devices(), *devices()], strict=True))
     for name, uuid in cards.items():
         pod(plugin.api, name, {MEMORY: "4"}, uid=f"u-{name}", annotations=assigned(f"u-{name}", uuid, 4))

@@ -30,7 +30,7 @@ def test_a_pod_has_its_place_in_the_ledger_before_its_container_starts(
     assert (share.memory_bytes, share.cores) == (4 * GIB, 30)
     until(lambda: events(plugin.api, "a"), "the pod says what it has")
     assert events(plugin.api, "a") == [("XPUReserved", "main: 4 GiB of GPU 0 and 30% of its cores")]
-    # What pods have is no less for other pods: the scheduler subtracts it.
+    # The plugin does not subtract the pods' own amounts: the scheduler does.
     until(lambda: kubelet.healthy(WHOLE) == 3, "the card is no whole one any more")
     assert (kubelet.healthy(MEMORY), kubelet.healthy(CORES)) == (60, 400)
     plugin.api.delete("/api/v1/namespaces/default/pods/a")

@@ -1,8 +1,8 @@
 """Engines of the tests' own: a containerd and a dockerd on it, whose containers get the node's devices.
 
 They are started once for this folder of tests, as a distribution's packages run them (dockerd uses the
-containerd that is there), with roots, sockets and a cgroup of their own below one short folder. When a
-test ends its containers are removed and no grant may be left; when the engines end, nothing at all.
+existing containerd), with roots, sockets and a cgroup of their own below one short folder. When a test ends,
+its containers are removed, and no grant may be left. When the engines end, nothing may be left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie, whose new parent may be slow, does not."""
+    """Whether a process runs; a zombie does not, even if its new parent is slow."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

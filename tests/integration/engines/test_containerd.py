@@ -152,7 +152,7 @@ def test_in_a_user_namespace_a_container_has_its_slice(
     ctr: Ctr, engines: Engines, node: Node, image_root: Path, base_spec: dict[str, Any]
 ) -> None:
     """containerd 1.7 starts it with plain runc and ignores --runc-binary: it gets no device at all."""
-    # Not by --uidmap, with which ctr 1.6 forgets --runc-binary too.
+    # --uidmap would make ctr 1.6 forget --runc-binary too.
     root = engines.folder / "remapped"
     subprocess.run(["cp", "-a", image_root, root], check=True)
     subprocess.run(["chown", "-R", "100000:100000", root], check=True)

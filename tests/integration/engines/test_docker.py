@@ -78,7 +78,7 @@ def test_a_wrong_request_is_dockers_error_in_our_words(docker: Docker) -> None:
     assert "XPU_MEM='4': '4' has no unit" in done.error
 
 
-# What a container can reach.
+# Resources that a container can reach.
 
 
 def _opened(

@@ -187,7 +187,7 @@ def test_as_the_default_runtime_it_serves_ordinary_containers_and_slices(docker:
 
 @pytest.mark.usefixtures("default_runtime")
 def test_as_the_default_runtime_it_serves_docker_build(docker: Docker, tmp_path: Path) -> None:
-    # What an image says of itself gives a step nothing; what the build asks for does.
+    # An image's variables give a build's step nothing; the build's arguments do.
     (tmp_path / "Dockerfile").write_text(
         f"FROM {Docker.IMAGE}\nRUN touch /built\nENV NVIDIA_VISIBLE_DEVICES=all\nRUN ! nvidia-smi\n"
         "ARG XPU_MEM\nRUN nvidia-smi > /seen\nRUN echo its own > /etc/ld.so.cache\n"

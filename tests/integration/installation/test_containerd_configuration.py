@@ -85,7 +85,7 @@ _OTHER = f"[{CRI}.containerd.runtimes.kata]\nruntime_type = 'io.containerd.runc.
         ("FOLDER/conf.d/[^b]*.toml", "a.toml", f"version = 2\n{_OTHER}", True),
         # A pattern that is not absolute means another folder, and this file is not read.
         ("conf.d/*.toml", "a.toml", f"version = 2\n{_OTHER}", False),
-        # It makes all of version 1, whose tables have another name.
+        # containerd reads all files as version 1, whose tables have another name.
         ("conf.d/a.toml", "a.toml", "version = 1\n", True),
     ],
     ids=["hidden", "no pattern", "negated", "relative", "version"],
@@ -199,7 +199,7 @@ LAYOUTS = {
         {"10": "version = 2\n[metrics]\naddress = '127.0.0.1:1'\n"},
     ),
 }
-#: Where a containerd sees nothing of what the command could write.
+#: Cases in which a containerd reads no file that the command could write.
 HIDDEN_FROM_1 = {
     "version 2, all in a folder",
     "version 2, in a file without a version",

@@ -27,7 +27,7 @@ FOO = ("--add-runtime", "foo=/usr/sbin/runc")
 def daemon(tmp_path: Path) -> Iterator[Any]:
     """Starts, or restarts, a dockerd of its own with a configuration file; it ends with the test."""
     running: list[subprocess.Popen[bytes]] = []
-    # The sockets of its containerd are below, whose paths containerd 1.7 limits to 104 bytes.
+    # containerd 1.7 limits the paths of its sockets, which are below, to 104 bytes.
     state = Path(tempfile.mkdtemp(prefix="xpu-d-", dir="/run"))
     socket = f"unix://{tmp_path}/s"
 
@@ -145,13 +145,13 @@ def test_a_docker_that_has_runtimes_by_its_command_line_is_restarted_and_not_rel
     assert "HUP" not in advice and "reload docker" not in advice
     (unread,) = [each for each in about(node, pid) if "has not read" in each["text"]]
     assert unread["todo"].startswith(f"{docker.AFTER_UNCONFIGURE}. Not a reload")
-    if not default:  # 20.10 would end; what it forgets otherwise doctor says
+    if not default:  # 20.10 would end; otherwise doctor shows what it forgets
         os.kill(pid, signal.SIGHUP)
         wait_for(socket, ("runc", True), tmp_path / "log")
         assert "foo" not in runtimes(socket)[1]
         (lost,) = [each for each in about(node, pid) if "has forgotten" in each["text"]]
         assert "(foo)" in lost["text"] and lost["todo"] == docker.AFTER_UNCONFIGURE
-    # What the advice does.
+    # Follow the advice.
     daemon(config, *FOO, *default)
     wait_for(socket, ("foo" if default else "runc", True), tmp_path / "log")
     assert "foo" in runtimes(socket)[1]
@@ -181,6 +181,6 @@ def test_a_default_runtime_in_the_file_beside_one_by_flag_is_refused(
     # It could not start without us.
     done = node.xpu("runtime", "unconfigure", "docker", "--config", config, check=False)
     assert done.returncode == 1 and "take --default-runtime out of its command line first" in done.stderr
-    # Doctor tells of what somebody else has written there.
+    # doctor reports another program's entry in the file.
     config.write_text('{"default-runtime": "xpu", "runtimes": {"xpu": {"path": "/usr/bin/true"}}}')
     assert [each["state"] for each in about(node, pid) if "as well" in each["text"]] == ["problem"]

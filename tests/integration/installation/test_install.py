@@ -45,7 +45,7 @@ def test_what_install_leaves_works_where_it_lies_and_uninstall_takes_it_all_away
     )
     assert says["xpu-container-runtime-hook"][0] == 1
     assert "usage" in says["xpu-container-runtime-hook"][1]
-    # No path of the build, and none of DESTDIR, is in what is installed.
+    # No installed file contains a path of the build, or DESTDIR.
     scattered = subprocess.run(
         ["grep", "-rl", str(tmp_path), tmp_path / "usr"], capture_output=True, text=True, check=False
     )
@@ -64,12 +64,12 @@ def modes(top: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_the_installers_umask_decides_no_mode(tmp_path: Path, umask: int) -> None:
-    # What a clone made under that umask brings along.
+    # The files that a clone makes under that umask.
     source = tmp_path / "clone"
     source.mkdir()
     (source / "build").mkdir()
     sources = ["Makefile", "config", "hooks", "native", "packaging", "pyproject.toml", "sim", "src"]
-    # What else lies in build is for other tests, which may be making it right now.
+    # Other folders of build are for other tests, which may be making them right now.
     built = ["interposer", "launcher", "probe", "sim", "vendor", "wheels"]
     for name in [*sources, *(f"build/{name}" for name in built)]:
         subprocess.run(["cp", "-a", REPOSITORY / name, source / name], check=True)

@@ -34,7 +34,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(made)}))
     for package in (REPOSITORY / "build" / "vendor").iterdir():
         (packages / package.name).symlink_to(package)
-    # setuptools, and nothing else: the environment must not find what else the tests have.
+    # Only setuptools: the environment must not find the tests' own packages.
     builder = folder / "builder"
     builder.mkdir()
     for pattern in ("setuptools*", "_distutils_hack"):

@@ -102,7 +102,7 @@ def test_a_container_keeps_its_runtime_when_new_ones_get_another(
         done = runtimes(*root, *words)
         assert done.returncode == 0, (words, done.stdout)
     assert runtimes.calls("second") == []
-    # It is gone, and its id is free: for what new containers get.
+    # It is gone, and a new container with its id gets its own configuration.
     assert created.of(tmp_path) == {}
     assert runtimes(*root, "create", "--bundle", runtimes.bundle(["true"]), name).returncode == 0
     assert runtimes(*root, "delete", "--force", name).returncode == 0

@@ -23,7 +23,7 @@ def privileged(spec: dict[str, Any]) -> None:
 
 
 def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
-    """Of each device why it is drained, and how many slices it has."""
+    """For each device why it is drained, and how many slices it has."""
     return {each["index"]: (each["drained"], each["slices"]) for each in node.json("devices")}
 
 

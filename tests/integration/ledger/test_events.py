@@ -93,7 +93,7 @@ def test_a_container_that_dies_without_notice_is_reaped_and_one_that_could_not_s
     while kinds(node, "--container", container)[-1] != "reaped":
         assert time.monotonic() < deadline
         node.xpu("gc")
-    # What cannot be written keeps it from starting, and what it was granted is given back.
+    # If the slices' folder cannot be written, the container does not start, and its grant is given back.
     (node.run_dir / "slices").rename(node.run_dir / "before")
     (node.run_dir / "slices").write_text("")
     broken = bundles("XPU_MEM=4G")
@@ -134,7 +134,7 @@ def test_follow_tells_what_happens_from_then_on(node: Node, bundles: Bundles) ->
         env=node.environ,
         stdout=subprocess.PIPE,
         text=True,
-        # What a shell starts in the background ignores SIGINT, and so would the runs of these tests.
+        # A program that a shell starts in the background ignores SIGINT, and these tests' children would too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as follower:
         assert follower.stdout is not None

@@ -90,7 +90,7 @@ def test_a_stuck_holder_is_named_to_who_starts_and_stops_nobody_from_ending(
             assert f"s for process {pid} ({sys.executable} -c" in told
             assert f"if it hangs, end it: kill -9 {pid}" in told
     assert not any((node.state_root / bundle.name).exists() for bundle in waiting.values())
-    # What was left to reaping is free.
+    # The slices that were left to reaping are free.
     assert node.run(bundles("XPU_MEM=15G")).returncode == 0
     assert node.grants() == []
     assert list(node.run_dir.glob("slices/*")) == []
@@ -178,7 +178,7 @@ def test_a_ledger_that_is_lost_while_containers_run_is_made_anew_from_them(
     assert "no device has 6G of memory free (GPU 0: 4G free" in told
     (after,) = node.json("ps")
     assert after["memory_bytes"] == 11 * GIB
-    # What is in use is told by the pages, which may be lost too.
+    # The amounts in use are in the pages, which may be lost too.
     in_pages = {"memory_used_bytes", "memory_unaccounted_bytes"}
     in_pages |= {"cores_got_percent", "cores_unaccounted_percent", "cores_sched", "cores_priority"}
     granted = [name for name in before if name not in in_pages]
@@ -294,7 +294,7 @@ def test_a_ledger_that_is_lost_is_not_made_anew_elsewhere(node: Node, running: s
 def test_an_engine_in_a_pid_namespace_of_its_own_has_a_ledger_of_its_own(
     node: Node, bundles: Bundles
 ) -> None:
-    node.xpu("gc")  # made by the host, and empty: who grants from it first has it
+    node.xpu("gc")  # the host has made it, and it is empty: the first to grant from it owns it
     script = "echo ready; exec sleep infinity"
     with namespace(*ELSEWHERE[:-2], "--kill-child", "--mount-proc", "sh", "-c", script) as outer:
         inner = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()[0]

@@ -41,7 +41,7 @@ def test_a_hundred_creates_at_once_get_exactly_what_fits(
         return done.returncode
 
     def delete(bundle: Path) -> int:
-        # What it says is runc's own: that a cgroup is busy, and that it tries again.
+        # Its messages are runc's own: a cgroup is busy, and it tries again.
         return node.oci("delete", "--force", bundle.name, timeout=200).returncode
 
     with ThreadPoolExecutor(len(copies)) as at_once:

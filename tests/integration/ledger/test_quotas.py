@@ -64,7 +64,7 @@ def test_who_counts_to_a_quota_gets_no_more_than_it_allows(node: Node, bundles: 
     told = refused(node, bundles("XPU_MEM=2G", "XPU_CORES=5", change=of_team("a", privileged=True)))
     assert told == "refused: quota a (annotation example.com/team=a): 1G of 5G of memory left, 2G requested"
     told = refused(node, bundles("XPU_MEM=1M,1M,1M", "XPU_COUNT=3", change=of_team("a")))
-    assert "3 devices are requested" in told  # what the node lacks comes first
+    assert "3 devices are requested" in told  # the node's own lack comes first
     told = refused(node, bundles("XPU_MEM=1M", "XPU_COUNT=2", change=of_team("a")))
     assert told.endswith(": 120% of 150% of cores left, 200% requested (no XPU_CORES is 100%)")
     node.start(bundles("XPU_MEM=512M", "XPU_COUNT=2", "XPU_CORES=5", args=SLEEP, change=of_team("a")))
@@ -141,7 +141,7 @@ def test_a_running_container_tells_its_quotas_and_how_much_of_them_is_granted(
         assert f'xpu_quota_{name}{{quota="a"}} {float(value)}' in told
     assert 'xpu_quota_slices{quota="b"} 0.0' in told and 'xpu_quota_max_cores_ratio{quota="b"} 2.0' in told
     assert not any(line.startswith('xpu_quota_max_cores_ratio{quota="a"}') for line in told)
-    quotas(node, other)  # what counts to it still does, if it ever is there again
+    quotas(node, other)  # its containers still count to it if it comes back
     assert "quota      a: not in the configuration any more" in node.xpu("inspect", two).stdout.splitlines()
 
 

@@ -25,7 +25,7 @@ def privileged(spec: dict[str, Any]) -> None:
 
 
 def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
-    """Of each device for whom it is reserved, and how many slices it has."""
+    """For each device for whom it is reserved, and how many slices it has."""
     return {each["index"]: (each["reserved_for"], each["slices"]) for each in node.json("devices")}
 
 

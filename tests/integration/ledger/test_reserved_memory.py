@@ -13,7 +13,7 @@ from support.sharing_time import until
 from ..conftest import Node
 
 Bundles = Callable[..., Path]
-#: Of the simulated H200, in MiB: what containers can have together, half of it, and what a context takes.
+#: MiB of the simulated H200: all that containers can have together, half of it, and a context's memory.
 TOGETHER, HALF, CONTEXT = 143156, 71578, 518
 
 

@@ -41,7 +41,7 @@ def canary(node: Node) -> Path:
 # Links in the image's root.
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-#: Links that are planted together: where, and what of the canary each leads to.
+#: Links that are planted together: their paths, and the part of the canary that each leads to.
 PLACES: tuple[dict[str, str], ...] = (
     {LIBRARIES: "lib", "etc/ld.so.cache": "etc/ld.so.cache"},
     {f"{LIBRARIES}/libcuda.so.1": "lib/libcuda.so.1", "run": "run"},
@@ -123,7 +123,7 @@ def test_no_file_of_the_host_but_the_drivers_is_mounted(
     assert len(ours) > 3
     root = f"{node.run_dir}/sim/root/"
     files = {source for source, place in ours if not place.startswith("/dev/")}
-    # What mountinfo names is below the root of the file system that the driver root is on.
+    # mountinfo's paths are relative to the root of the file system with the driver root.
     assert all(root.endswith(source[: source.index("/sim/root/") + 10]) for source in files), files
 
 
@@ -154,7 +154,7 @@ def test_a_library_folder_of_the_kernels_is_stepped_over(node: Node, bundles: Bu
     assert len(libraries) == 1 and not libraries[0].startswith("/proc/")
 
 
-# What an image sets, for programs that run with the host's rights.
+# Variables of an image, for programs that run with the host's rights.
 
 
 def test_the_images_environment_reaches_neither_hook_nor_shim(
@@ -228,7 +228,7 @@ def test_a_containers_environment_cannot_lift_its_limit(node: Node, bundles: Bun
     assert grant.slices[0].memory_bytes == 1 << 30
 
 
-# What a container claims.
+# Claims of a container.
 
 
 def test_annotations_prove_nothing(node: Node, bundles: Bundles, mode: str) -> None:

@@ -22,7 +22,7 @@ Bundles = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def with_paper(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation to whose backends one file was added, and nothing else."""
+    """An installation with one more file in the folder of its backends, and no other change."""
     prefix = tmp_path_factory.mktemp("installed") / "prefix"
     shutil.copytree(installed, prefix, symlinks=True)
     backends = prefix / "lib/xpu-container-runtime/python/xpu_runtime/limits/backends"
@@ -103,7 +103,7 @@ def test_all_caps_on_a_device_are_100_percent_at_most(paper_node: Node, bundles:
     assert done.returncode == 3
     assert "10% cores free and 30% already its own, 45% requested" in done.stderr
     assert done.stderr.rstrip().endswith("the nearest request that fits now: --cores 40")
-    # Neither of the two has changed.
+    # Both are unchanged.
     assert booked(paper_node) == [(4 * GIB, 30), (4 * GIB, 60)]
     assert written(paper_node, first) == ["0 cores 30"]
     paper_node.xpu("set", first, "--cores", "40")

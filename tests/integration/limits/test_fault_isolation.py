@@ -1,8 +1,8 @@
 """A fault on a card in one container stays there: its neighbours' work goes on and is right.
 
-Containers with limits on one simulated card, whose driver holds the memory or whose interposers do. Contexts
-fail apart there as NVIDIA documents it of contexts without MPS (mps/ has that); docs/concepts/isolation.md
-has a real card's behaviour.
+The containers have limits on one simulated card, held by the driver or by the interposers. Contexts fail
+separately there, as NVIDIA documents for contexts without MPS (mps/ has those with it);
+docs/concepts/isolation.md has a real card's behaviour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..conftest import Node
 
 MIB = 1 << 20
 TOPOLOGY = {"driver": "1xT4", "library": "1xT4-R580"}
-#: A kernel that ends its context, and what CUDA says of it from then on.
+#: A kernel that ends its context, and CUDA's error from then on.
 FATAL = {
     "fault_illegal_address": "CUDA_ERROR_ILLEGAL_ADDRESS",
     "fault_assert": "CUDA_ERROR_ASSERT",
@@ -119,8 +119,8 @@ def never_ends(card: Card) -> None:
         assert program.line() == "ready"
         program.tell()
         assert program.line() == "launched"
-        # Nothing takes a kernel off the card: it has the turns of one program, a third here, whatever its
-        # container's cap; and that is shown.
+        # Nothing takes a kernel off the card. It has one program's turns, here a third, in spite of its
+        # container's cap; and `xpu ps` shows that.
         card.neighbours_go_on()
         until(lambda: card.row()["cores_got_percent"] > CAP + 5, "more than its cap is told")
         entry = card.entry()

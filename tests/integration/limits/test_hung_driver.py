@@ -42,7 +42,7 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
     def ask(*words: str) -> subprocess.CompletedProcess[str]:
         return node.xpu(*words, check=False)
 
-    # At once: each takes seconds, for which it waits. What metrics wait is longest.
+    # Side by side, because each waits for seconds. Metrics wait longest.
     with hanging(node), ThreadPoolExecutor() as pool:
         longest = pool.submit(ask, "metrics")
         asked = [("ps",), ("devices",), ("top", "--once"), ("inspect", container)]
@@ -91,7 +91,7 @@ def test_a_command_that_is_ended_leaves_nothing_in_the_driver(
         process = subprocess.Popen(command, env=node.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         until(lambda: len(asking()) == 2, "it asks")
         process.send_signal(number)
-        process.communicate(timeout=10)  # also the end of whoever else has its stdout
+        process.communicate(timeout=10)  # also the end of any other process with its stdout
         until(lambda: not asking(), "none is left")
 
 

@@ -108,7 +108,7 @@ def test_a_usage_page_that_a_container_makes_larger_fills_nothing_of_the_host(
         assert node.oci("state", bundle.name).returncode == 0
     assert "No space left" in (bundle / "output").read_text()
     (folder,) = slices(node)
-    # What it filled is the folder's own file system, which is no larger than the pages need.
+    # The program has filled the folder's own file system, which is only as large as the pages.
     assert folder.stat().st_dev != node.run_dir.stat().st_dev
     there = os.statvfs(folder)
     assert there.f_bavail == 0
@@ -124,7 +124,7 @@ def test_the_containers_end_takes_its_pages_away(node: Node, bundles: Bundles, m
     (folder,) = slices(node)
     assert {file.name for file in folder.iterdir()} == {"quota", "usage", "complete"}
     assert os.path.ismount(folder)
-    # Of the host's other users none reaches a page.
+    # No other user of the host reaches a page.
     assert folder.parent.stat().st_mode & 0o777 == 0o700
     node.remove(container)
     assert slices(node) == []

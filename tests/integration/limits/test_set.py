@@ -148,12 +148,12 @@ def test_a_limit_below_what_is_in_use_takes_force(node: Node, bundles: Bundles, 
     assert f"{shown} in use, 1G requested" in refused.stderr
     assert "or give --force" in refused.stderr
     assert booked(node) == 4 * GIB
-    # What the refusal offers is taken.
+    # The amount that the refusal offers is accepted.
     assert change(node, container, "--mem", f"{-(-used // MIB)}M").returncode == 0
     node.xpu("set", container, "--mem", "1G", "--force")
     assert booked(node) == GIB
     assert node.oci("exec", container, "cuda-probe", "alloc", "100").returncode != 0
-    # More, though still less than what is in use: nothing is in the way of that.
+    # More than the limit, but still less than the use: this is allowed.
     node.xpu("set", container, "--mem", "1536M")
     assert booked(node) == 1536 * MIB
 
@@ -238,7 +238,7 @@ def test_a_limit_that_the_driver_does_not_take_is_told_and_mended_by_repeating_i
     assert seen(node, container).endswith("of 6144 MiB\n")
 
 
-# What has no limit to change.
+# Cases without a limit to change.
 
 
 def test_a_limit_that_nothing_holds_is_booked_and_said_to_be(node: Node, bundles: Bundles) -> None:

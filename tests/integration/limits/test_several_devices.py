@@ -82,7 +82,7 @@ def test_containers_with_a_cap_and_without_share_a_device(
     node.sim(f"1x{CARDS[memory_by]}")
     capped = workers.working("XPU_MEM=1G", "XPU_CORES=30")
     free = workers.working("XPU_MEM=2G")
-    # Who has no cap has what is left.
+    # The container without a cap gets the rest.
     get([capped, free], [(20, 40), (45, 80)])
     until(lambda: 20 <= node.json("ps")[0]["cores_got_percent"] <= 40, "what the capped one gets is told")
     entries = node.json("ps")

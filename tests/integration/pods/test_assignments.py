@@ -44,7 +44,7 @@ def test_a_container_gets_what_its_pod_was_assigned(node: Node, bundles: Bundles
     assigned = pod.assignment(main=(share(second),), side=(share(second, 2, None), share(first, 2, None)))
     text = signed(assigned)
     main = node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container(assignment=text)))
-    # What the other container may have is reserved from the first one's start on.
+    # The other container's part is reserved from the first one's start on.
     assert granted(node) == {first: (2, 0), second: (6, 30)}
     assert allocations(node) == [of_assignment(assigned, "default", "web", "k1")]
     node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container("side", assignment=text)))

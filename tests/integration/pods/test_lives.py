@@ -241,7 +241,7 @@ def test_a_life_that_was_never_started_gives_its_place_to_the_next(
     assert granted(node)[uuid] == (15, 30)
     assert not proc.is_alive(forgotten.pid, forgotten.start_time)
     assert_fine(node, "ledger")
-    # One that runs is left alone, whatever is asked for in its name.
+    # A running container is left alone, even if another one asks in its name.
     third = bundles(ALLOCATED, args=SLEEP, change=change)
     assert "0M free, 15G requested" in refused(node, third)
     assert [grant.container_id for grant in node.grants()] == [second.name]

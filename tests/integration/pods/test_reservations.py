@@ -49,7 +49,7 @@ def test_docker_beside_a_reservation_is_refused_with_figures(node: Node, bundles
     node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container()))
     assert granted(node) == {uuid: (14, 100)}
     told = refused(node, bundles("XPU_MEM=8G"))
-    assert "reserved for pods" not in told  # what it has, `xpu ps` shows as its container's
+    assert "reserved for pods" not in told  # `xpu ps` shows it as its container's
 
 
 def test_a_pod_that_docker_was_quicker_than_is_refused_with_figures(node: Node, bundles: Bundles) -> None:

@@ -167,7 +167,7 @@ def test_a_hook_or_shim_that_starts_while_we_are_installed_anew_says_so_in_a_lin
         assert told.startswith("xpu: ")
         assert "cannot be started (No module named 'xpu_bundle'): " in told
         assert told.endswith(todo)
-    # Removed to a part: what a stage imports is gone.
+    # Half removed: modules that a stage imports are gone.
     (copy / "aside").rename(python)
     (python / "start.bundle").unlink()
     shutil.rmtree(python / "xpu_runtime/start")

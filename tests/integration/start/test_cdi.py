@@ -69,7 +69,7 @@ def test_a_device_beside_our_runtime_is_booked_once(node: Node, bundles: Bundles
     node.sim("2xT4")
     bundle = bundles(args=["sleep", "1000"], change=injected(node, "4g", "8g"))
     container = node.start(bundle)
-    # runc calls what the spec has: our hooks are in it once, with what the shim adds.
+    # runc calls the hooks in the spec: ours are there once, with the shim's additions.
     for hooks in json.loads((bundle / "config.json").read_text())["hooks"].values():
         assert len(hooks) == 1
     assert [entry["memory_bytes"] for entry in node.json("ps")] == [4 * GIB, 8 * GIB]

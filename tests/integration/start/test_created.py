@@ -17,7 +17,7 @@ from support.sharing_time import Serve, until, workers_of
 
 from ..conftest import Node
 
-#: runc, and a folder of its own for its state, whatever root it is given: another one does not know it.
+#: runc with its own state folder, whatever --root it gets: another runtime does not know its containers.
 RUNTIME = """#!/bin/sh
 [ "$1" != --root ] || shift 2
 exec /usr/sbin/runc --root {0}.state "$@"

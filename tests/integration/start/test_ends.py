@@ -1,4 +1,4 @@
-"""Ends of containers on real runc: the slice is given back at once, and nothing else is."""
+"""Ends of containers on real runc: the slice is given back at once, and other slices stay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_slice_is_free_at_once(node: Node, bundles: Bundles, mode: str, topo
     before = time.time()
     node.remove(first)
     after = time.time()
-    assert left(node) == []  # what is mounted is gone
+    assert left(node) == []  # all mounts are gone
     second = node.start(bundles("XPU_MEM=15G", args=SLEEP))
     assert [each["container_id"] for each in node.json("ps")] == [second]
     node.remove(second)
@@ -88,7 +88,7 @@ def test_an_end_killed_at_any_instant_leaves_a_grant_that_the_next_start_takes_b
     def attempt(*options: str) -> None:
         run_hooks_through(node, "hook", *words, *options, stage="poststop")
         (bundle / "config.json").write_bytes(pristine)
-        # Each start has all of the device: what the last end has left is out of the way.
+        # Each start gets the whole device: leftovers of the last end do not hinder it.
         assert node.run(bundle).returncode == 0
         assert not (node.state_root / bundle.name).exists()
 

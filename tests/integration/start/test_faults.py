@@ -245,7 +245,7 @@ sys.exit(failed)
     assert (node.folder / "seen").read_text() == "1 None\n"
 
 
-# What comes after.
+# The next start.
 
 
 def state_of(container: str, bundle: Path) -> str:

@@ -65,7 +65,7 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
         lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())
         return sum(each["event"] == "failed" and "was ended by SIGKILL" in each["reason"] for each in lines)
 
-    # Not that of one which was killed when it had all but answered.
+    # The worker that was killed just before its answer may be missing.
     until(lambda: refused - 1 <= failed() <= refused, "the events have them")
 
 

@@ -17,7 +17,7 @@ from ..inside import tree
 Bundles = Callable[..., Path]
 MODES = pytest.mark.parametrize("mode", ["hook", "spec"])
 
-#: All that a container can see of what it was given, without times and numbers of mounts.
+#: Everything that a container can see of its slice, without times and numbers of mounts.
 _LOOK = """
 ls -ln /dev /dev/nvidia* | grep nvidia | awk '{print $1, $3, $4, $5, $6, $10}'
 ls -l /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu 2>/dev/null |
@@ -60,7 +60,7 @@ def test_the_way_that_the_configuration_names_is_taken(node: Node, bundles: Bund
 
 @pytest.fixture
 def char_links() -> Iterator[Path]:
-    """/dev/char, whose links are afterwards as they were."""
+    """/dev/char; its links are restored afterwards."""
     folder = Path("/dev/char")
     before = {path: os.readlink(path) for path in folder.iterdir()} if folder.exists() else None
     yield folder
@@ -84,7 +84,7 @@ def test_a_cgroup_that_systemd_manages_gets_rules_that_systemd_can_keep(
         (char_links / name).unlink(missing_ok=True)
     (char_links / "195:0").symlink_to("/run/of/a/driver/that/is/gone")
     bundle = bundles("XPU_MEM=1G", change=lambda spec: spec["linux"].update(cgroupsPath="a.slice:b:c"))
-    node.xpu("devices")  # what the node has is known by now
+    node.xpu("devices")  # the node's devices are known from now on
     script = (
         f"mkdir -p /run/systemd; mount -t tmpfs none /run/systemd; {'mkdir /run/systemd/system;' * booted}"
     )

@@ -65,7 +65,7 @@ def test_a_container_from_start_to_end_reads_no_module_but_the_bundle(
 ) -> None:
     node.sim(topology)
     node.configure(f"mode: {mode}")
-    node.run(bundles("XPU_MEM=1G"))  # what the first start of a boot caches is there
+    node.run(bundles("XPU_MEM=1G"))  # the caches of a boot's first start are there
     bundle, trace = bundles("XPU_MEM=1G"), tmp_path / "trace"
     words = ["strace", "-f", "-qq", "-e", "trace=openat", "-o"]
     command = [*words, trace, *node.command("run", "--bundle", bundle, bundle.name)]

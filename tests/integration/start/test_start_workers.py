@@ -28,7 +28,7 @@ BOTH = pytest.mark.parametrize("mode", ["hook", "spec"])
 DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
 
 
-# What they do.
+# Starts and ends by workers.
 
 
 @BOTH
@@ -210,7 +210,7 @@ def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_a
     bundle = bundles("XPU_MEM=2G")
     done = node.oci("run", "--bundle", bundle, "a", env={**node.environ, "XPU_CONFIG": str(other)})
     assert "policy.max_memory" in done.stderr
-    # Where its paths are of another mount namespace, and one has something else there.
+    # If its paths are in another mount namespace, and one of them has another file there.
     node.view = ["unshare", "--mount", "--propagation", "private", "--"]
     assert node.run(bundles("XPU_MEM=1G")).returncode == 0
     # Without the rights that a worker has.
@@ -275,7 +275,7 @@ def test_where_there_are_none_nobody_waits_for_them(
     assert node.run(bundles("XPU_MEM=1G")).returncode == 0
 
 
-# Who else asks.
+# Other callers.
 
 
 def test_what_is_no_call_harms_nobody(served: Node, bundles: Bundles) -> None:
@@ -297,7 +297,7 @@ def test_what_is_no_call_harms_nobody(served: Node, bundles: Bundles) -> None:
             caller.send(message)
             caller.settimeout(5)
             assert caller.recv(64) in (b"declined\0", b"")
-    # Who says nothing, or leaves after all, holds nobody up for long.
+    # Callers that say nothing, or leave, delay nobody for long.
     silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(4)]
     for caller in silent:
         caller.connect(address)

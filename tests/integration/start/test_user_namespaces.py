@@ -1,4 +1,4 @@
-"""A container in a user namespace, whose root is an ordinary user of the host, gets its slice too."""
+"""A container in a user namespace gets its slice too; its root is an ordinary user of the host."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_one_whose_socket_nobody_finds_is_started_again(
     socket.unlink()
     _end_of(process, told, "has ended, and is started again")
     _wait_for(lives, 2)
-    # What a dead one has left is not that of the next.
+    # The socket of a dead process is not taken for the next one's.
     told.clear()
     socket.touch()
     process.look()

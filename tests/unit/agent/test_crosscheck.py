@@ -38,7 +38,7 @@ def ran(debt: Debt, seconds: int, use: Callable[[int], float], late: int = 1) ->
 def test_a_slice_that_lies_gains_nothing(use: Callable[[int], float], late: int) -> None:
     used = ran(debt := Debt(), 400, use, late)
     assert debt.held
-    # Late samples make it swing, and a held slice has no credit for what it did not use.
+    # Late samples make it swing, and a held slice gets no credit for unused time.
     assert 0.25 < sum(used) / len(used) < 0.32
 
 
@@ -134,5 +134,5 @@ def test_many_processes_whose_samples_are_rounded_up_are_evidence_beside_others(
 
 def test_samples_that_are_more_than_the_device_are_no_evidence() -> None:
     assert by_slice({10: 0.9, 11: 0.9}, {10: 0, 11: 1}, {0, 1}) is None
-    # Of one container that has processes at work at the same time, they are.
+    # Processes of one container that work at the same time do count.
     assert by_slice({10: 0.9, 11: 0.9}, {10: 0, 11: 0}, {0, 1}) == {0: 1.0}

@@ -25,10 +25,10 @@ def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) ->
 @pytest.mark.parametrize(
     ("wishes", "percents"),
     [
-        # fixed: the cap, whoever else wants what
+        # fixed: always the cap
         ([wants(30), wants(70)], [30, 70]),
         ([wants(30), idle(70)], [30, 70]),
-        # burst: what others leave
+        # burst: the rest
         ([wants(30, BURST)], [100]),
         ([wants(30, BURST), idle(70, BURST)], [100, 70]),
         # alone: it need not be seen to want anything
@@ -52,7 +52,7 @@ def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) ->
         ([wants(60, WEIGHT), wants(20, WEIGHT), wants(20, WEIGHT)], [60, 20, 20]),
         # both: burst counts as one of the average cap
         ([wants(10, WEIGHT), wants(20, BURST), wants(30, WEIGHT)], [10 + 40 / 6, 20 + 40 / 3, 50]),
-        # priority: what is left goes to high first; low has no guarantee but the floor
+        # priority: the rest goes to high first; low is guaranteed only the floor
         ([wants(30, BURST, HIGH), wants(30, BURST)], [70, 30]),
         ([wants(30, BURST, HIGH), wants(30, BURST, LOW)], [99, 1]),
         ([wants(30, FIXED, HIGH), wants(70, FIXED, LOW)], [30, 70]),

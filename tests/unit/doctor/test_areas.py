@@ -210,7 +210,7 @@ def test_docker_is_reloaded_only_where_it_forgets_nothing(
     told = docker_flags.after_configure(process, said)
     assert (told == docker_engine.AFTER_CONFIGURE) is is_reload
     assert is_reload or ("systemctl restart docker" in told and "process 7" in told)
-    # What doctor says where the file is not read yet.
+    # doctor's finding before docker has read the file.
     here: dict[str, Any] = {"Runtimes": {"runc": {}, **{name: {} for name in docker_flags.added(process)}}}
     (finding,) = docker.compared(process, "/daemon.json", said, "/x", here)
     assert finding.state == PROBLEM and finding.todo == told

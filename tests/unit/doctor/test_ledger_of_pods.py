@@ -38,7 +38,7 @@ RUNNING = pytest.mark.parametrize("process", ["python"], indirect=True)
 
 
 def grant(pid: int, *slices: tuple[int, int | None], age: float = 600.0, number: int = 1) -> Grant:
-    """Of a container with that process, which has (GiB, percent) of GPU 0."""
+    """A grant of a container with that process, of (GiB, percent) of GPU 0."""
     shares = tuple(Slice("0", "GPU-a", gib * GIB, True, cores, Holding()) for gib, cores in slices)
     started = proc.start_time(pid) or 0
     made = time.time() - age

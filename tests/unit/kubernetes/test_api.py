@@ -138,7 +138,7 @@ def test_a_watch_goes_on_where_it_was_after_the_server_was_away(
         time.sleep(0.01)
     assert any("cannot be reached" in each or "broke off" in each for each in follower.problems)
     api_server.up()
-    # Not listed again: what was missed is told.
+    # It is not listed again: the missed change is reported.
     assert follower.next() == ("changed", ("p002",))
 
 
@@ -206,7 +206,7 @@ def test_what_fails_after_a_watch_has_begun_is_tried_as_soon_as_a_first_fault(ap
     with pytest.raises(RuntimeError):  # of the iterator's end
         for _ in api.follow(PODS, name, waits, lambda _: None, longest_pause_s=5.0):
             pass
-    # The pauses double up to the longest; each is at least half of what it may be.
+    # The pauses double up to the longest; each is at least half of its bound.
     assert 2.5 <= waits.seconds[5] <= 5.0
     assert waits.seconds[6] <= 0.5
 

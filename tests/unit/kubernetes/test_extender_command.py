@@ -43,7 +43,7 @@ ONE, TWO = f"one {'ab' * 32}\n", f"two {'cd' * 32}\n"
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path) -> Iterator[Path]:
-    """Of an API server with one node."""
+    """A kubeconfig for an API server with one node."""
     api = ApiServer()
     api.set("nodes", "n1", node("n1"))
     api.start()

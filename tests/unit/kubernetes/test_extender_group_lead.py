@@ -82,7 +82,7 @@ def test_an_extender_that_is_killed_between_filter_and_bind_gives_nothing_twice_
         one.kill()
         one = Process(api, tmp_path)
         assert (metric(one, "held"), metric(one, "bound")) == (0, 1)
-        # What was held is forgotten, so a pod that is asked about now may come before the group.
+        # The held places are forgotten, so another pod may come before the group.
         assert one.fits(other) == ["n1"]
         assert one.bind(other) == ""
         assert [one.bind(each) for each in pods[1:]] == [

@@ -164,6 +164,6 @@ def test_of_many_nodes_one_sentence_tells_that_places_are_held() -> None:
     reasons = asking.why(pod("other", mem=10), *names)
     assert len(set(reasons.values())) == 1
     assert HELD in reasons["n0"]
-    # More than any has, or than the cards of one node: that is not due to what is held.
+    # More than any node has, or than the cards of one node: held places are not the reason.
     assert HELD not in asking.why(pod("large", mem=17), *names)["n0"]
     assert HELD not in asking.why(pod("two", whole=2), *names)["n0"]

@@ -60,7 +60,7 @@ def metric(one: Door, state: str) -> int:
 
 
 class Asking:
-    """The verbs on a cluster in memory, whose clock is the test's."""
+    """The verbs on a cluster in memory, with the test's own clock."""
 
     def __init__(self, *nodes: Json) -> None:
         self.clock = Clock()
@@ -173,7 +173,7 @@ def test_a_thousand_members_do_not_wait_for_each_other(
     one = replicas()
     pods = members(1001, mem=16)
     found = [one.fits(each, *names) for each in pods[:500]]
-    # kube-scheduler does not ask for the score of the only node; whoever does keeps nobody waiting.
+    # kube-scheduler does not ask for the score of the only node; such a question delays nobody.
     assert one.ask("prioritize", {"Pod": pods[499], "NodeNames": found[499]})[0]["Score"] == 10
     found += [one.fits(each, *names) for each in pods[500:]]
     assert {len(each) for each in found[:1000]} == {1}
@@ -243,7 +243,7 @@ def test_a_place_is_let_go_with_the_pod() -> None:
     # A question that was on its way holds nothing for it.
     assert asking.fits(one) == ["n1"]
     assert asking.held() == 1
-    # One that is being deleted is not bound any more, whatever keeps it.
+    # A pod that is being deleted is not bound any more, even if something delays its end.
     other["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     asking.of.set_pod(other)
     assert asking.held() == 0

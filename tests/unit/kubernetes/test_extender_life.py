@@ -30,7 +30,7 @@ def test_what_is_read_late_neither_revives_a_pod_nor_unbinds_it() -> None:
     assert seen is not None
     assert of.assume(seen, "n1", 60) == Decided("")
     assert free(of) == [16]
-    # The watch is right, whatever it has told before: a list may be older than what was read.
+    # The watch is right, even if it reported something else before: a list may be older than a read object.
     of.set_pod(told)
     assert free(of) == [6]
     of.remove_pod(uid)
@@ -52,7 +52,7 @@ class Life(RuleBasedStateMachine):
         self.names = ["n1", "n2"]
         self.clock = Clock()
         self.of = cluster(node("n1", 2), node("n2", 1), clock=self.clock)
-        #: By UID: the pod, its node and its assignment; what the API would have.
+        #: By UID: the pod, its node and its assignment, as the API has them.
         self.bound: dict[str, tuple[Json, str, Assignment]] = {}
         self.asking: list[Json] = []
         #: UIDs of those of which a place is held for their group.

@@ -112,7 +112,7 @@ def test_a_question_waits_for_the_bind_of_the_pod_before(
         asked = pool.submit(one.fits, after)  # kube-scheduler asks before the bind has come
         assert one.bind(before) == ""
         assert asked.result() == []
-    # Who asks again about the same pod waits for nobody.
+    # A second question about the same pod does not wait.
     monkeypatch.setattr(in_flight, "MOST_S", 0.01)
     assert one.fits(pod("small", mem=1)) == ["n1"]
     assert one.fits(pod("other", mem=1)) == ["n1"]  # the bind of the one before does not come

@@ -271,7 +271,7 @@ def test_binpack_prefers_the_fuller_node_and_spread_the_emptier() -> None:
 
 
 def two_vendors() -> Verbs:
-    """Of a node with two cards of a vendor whose cores nothing caps, and two of another."""
+    """A node with two cards of a vendor without a cap on cores, and two cards of another vendor."""
     amd: Json = {"vendor": "amd", "memory_strength": "soft", "cores_strength": "none"}
     nvidia: Json = {"vendor": "nvidia", "memory_strength": "hard", "cores_strength": "soft"}
     return verbs(node("n1", [device("n1", n, **(amd if n < 2 else nvidia)) for n in range(4)]))

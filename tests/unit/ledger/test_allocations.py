@@ -105,7 +105,7 @@ def test_a_reservation_is_read_back_as_it_was_made(ledger: PodLedger) -> None:
 
 
 def test_the_most_at_one_time_is_reserved_of_a_device() -> None:
-    """All containers with the sidecars, or one init container with them: whichever is more."""
+    """The larger of two sums: all containers with the sidecars, or one init container with them."""
     wanted = Allocation(
         "u1",
         "d",
@@ -153,7 +153,7 @@ def test_what_runs_counts_once_and_what_waits_counts(ledger: PodLedger) -> None:
     second = run(ledger, "c2", share(2, 10), of=("u1", "b"))
     assert ledger.uses() == {"GPU-0": Use(6 * GIB, 40, 2)}
     assert ledger.reserved() == []
-    ledger.release([first, second])  # the end of a container changes nothing else
+    ledger.release([first, second])  # the end of a container has no other effect
     assert ledger.uses() == {"GPU-0": waiting}
 
 

@@ -258,7 +258,7 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
         ({"MEM": "8G", "CORES": "90"}, MIXED, {"XPU_MEM": "8G", "XPU_CORES": "80"}),
         ({"MEM": "8G", "VISIBLE_DEVICES": "0,1"}, MIXED, {"XPU_MEM": "4G", "XPU_VISIBLE_DEVICES": "0,1"}),
         ({"MEM": "8G", "VISIBLE_DEVICES": "all"}, MIXED, {"XPU_MEM": "4G", "XPU_VISIBLE_DEVICES": "all"}),
-        # Neither has all of the memory, nor all of the cores, that two need.
+        # Neither device has all the memory, or all the cores, that two slices need.
         ({"MEM": "8G", "CORES": "50", "COUNT": "2"}, MIXED,
          {"XPU_MEM": "4G", "XPU_CORES": "20", "XPU_COUNT": "2"}),
         # The one with the most memory has the fewest cores.
@@ -340,7 +340,7 @@ def test_a_limit_can_grow_by_all_that_is_free_and_no_further() -> None:
     assert resize(device(0), part, use, Memory(bytes=10 * GIB), 1.0) == 10 * GIB
     told = resize(device(0), part, use, Memory(bytes=10 * GIB + 1), 1.0)
     assert isinstance(told, Refusal) and told.nearest == {"XPU_MEM": "10G"}
-    # Granted beyond the device under another configuration: what it has it keeps.
+    # Granted beyond the device under another configuration: the slice keeps its amount.
     full = Use(20 * GIB, 0, 2)
     assert resize(device(0), part, full, Memory(bytes=4 * GIB), 1.0) == 4 * GIB
     told = resize(device(0), part, full, Memory(bytes=4 * GIB + 1), 1.0)

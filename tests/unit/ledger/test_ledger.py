@@ -123,7 +123,7 @@ def test_another_boots_grants_are_forgotten(path: str, holder: Process, newer: i
         ledger._db.execute("UPDATE meta SET boot = 'another boot', version = version + ?", (newer,))
     with Ledger(path) as ledger:
         assert ledger.grants() == []
-        # What has happened stays, where the run folder does.
+        # Events stay as long as the run folder does.
         assert [each.kind for each in ledger.history()] == ["granted"]
 
 

@@ -204,7 +204,7 @@ def test_a_ledger_is_not_made_anew_where_what_runs_was_granted_elsewhere(
     record[2] += 1
     os.setxattr(cgroup, name, json.dumps(record).encode())
     assert survivors.running(path, 1) == []
-    # Of a container that has ended nothing is left.
+    # Nothing is left of an ended container.
     os.setxattr(cgroup, name, whole)
     os.kill(running.pid, 9)
     while "populated 0" not in (cgroup / "cgroup.events").read_text():

@@ -87,7 +87,7 @@ def test_a_program_that_does_not_know_the_lock_file_is_waited_for_too(path: str,
         with pytest.raises(LedgerBusy, match=r"is locked: waited [1-9]\d* s"):
             ledger.reap()
         assert waiting.left() == 0
-        assert ledger.grants() == []  # who reads does not wait
+        assert ledger.grants() == []  # a reader does not wait
         other.execute("ROLLBACK")
     assert ledger.reap() == []
 

@@ -31,7 +31,7 @@ GPUS = tuple(Device(str(n), uuid, "Tesla T4", 15 * GIB, (), "nvidia") for n, uui
 FOUND = Inventory("/", True, GPUS, (), ())
 HELD = Holding("library", "soft", None, None)
 
-#: Whose lines count: where the ledger or the limit changes, or what is between.
+#: The functions whose lines count: the ledger or the limit changes there, or between them.
 _OURS = tuple(
     function.__code__
     for function in (

@@ -153,7 +153,7 @@ def test_the_hardware_is_asked_for_by_name_where_a_whole_mig_device_is() -> None
     assert reason == "not a MIG device, and XPU_ENFORCE=mig needs one"
 
 
-# Who could lift a limit that the driver holds.
+# Containers that could lift a limit of the driver.
 
 
 def test_a_limit_that_the_container_could_lift_is_soft_and_not_hard(interposers: None) -> None:
@@ -172,7 +172,7 @@ def test_all_that_keeps_a_device_from_serving_is_told() -> None:
     assert reason is not None
     assert "does not list memory" in reason
     assert reason.endswith("does not list cores")
-    # Who has not asked for it himself is told where it is from.
+    # If the cap comes from the configuration, the reason says so.
     asked = parse({"XPU_MEM": "4G", "XPU_CORES": "30"}).replace(cores_from="defaults.cores")
     _, reason = choose.holding(R580, GPU, asked, NOTHING_UNHELD)
     assert (reason or "").endswith("does not list cores (the cap comes from defaults.cores)")
@@ -215,7 +215,8 @@ def test_a_pods_container_names_nothing_weaker_than_what_auto_takes(interposers:
 def test_a_container_without_a_cgroup_v2_folder_is_refused_where_nothing_else_holds_its_limit(
     interposers: None,
 ) -> None:
-    """That it has none is known only once it is there: its slice is booked, with the driver to hold it."""
+    """The lack is known only once the container exists: the slice is then booked, with the driver as
+    holder."""
     asked = parse({"XPU_MEM": "4G", "XPU_CAPABILITIES": "compute,graphics"})
     slice_ = Slice(GPU.index, GPU.uuid, 4 << 30, True, None, Holding(*DRIVER_HARD))
     booked = Grant(1, "c1", "/b", 1, 1, "", "pending", "hook", 0.0, (slice_,))

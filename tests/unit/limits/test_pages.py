@@ -130,7 +130,7 @@ def test_what_the_living_have_open_of_the_dead_is_in_use(folder: Path) -> None:
     os.close(lock)
 
 
-# What a container may do to its usage page.
+# Changes that a container may make to its usage page.
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4100, 4096 + 4095, 8256, 8400, 8500])
@@ -226,7 +226,7 @@ def _quota(folder: Path) -> pages.Quota:
 def test_a_lease_on_a_page_makes_nobody_wait(
     folder: Path, name: str, mode: int, look: Callable[[Path], object]
 ) -> None:
-    # fcntl(2): the file's owner can put one on it, and whoever opens the file then waits for 45 seconds.
+    # fcntl(2): the file's owner can take a lease, and any other opener then waits for 45 seconds.
     program = (
         "import fcntl, os, signal, sys\n"
         "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"

@@ -43,9 +43,9 @@ def test_what_another_has_is_not_given(container: Container, pair: Container) ->
     assert found.nearest == {"XPU_MEM": "11G"}
     assert container.booked() == container.in_force() == [4 * GIB]
     container.set(11 * GIB)
-    # What the configuration lets be granted twice over, is.
+    # The configuration may allow granting memory twice over.
     container.set(12 * GIB, oversubscribe=2.0)
-    # There is less than nothing free now, and to take less is no matter of what is free.
+    # Less than nothing is free now; a smaller limit needs no free memory.
     container.set(12 * GIB - MIB)
     with pytest.raises(Refused, match=r"XPU_MEM=12287M"):
         container.set(12 * GIB)
@@ -90,7 +90,7 @@ def test_below_what_is_in_use_takes_force(container: Container) -> None:
     assert refused.value.refusal.devices[0].free_memory_bytes == 11 * GIB
     container.set(2049 * MIB, force=False)
     container.set(GIB)
-    # What is offered is never more than it has, for more might not be free.
+    # The offer is never more than the slice has, because more might not be free.
     with pytest.raises(Refused, match="XPU_MEM=1G"):
         container.set(512 * MIB, force=False)
     # To have more again needs no force, though it is still not enough.

@@ -145,7 +145,7 @@ def test_a_policy_changes_alone_and_only_where_there_is_a_cap(run_dir: Path) -> 
     page = pages.quota(str(held.folder))
     assert page.policies == (pages.Policy(), pages.Policy("burst", "low"))
     assert (page.cores, page.limits) == ((30, 30), (4 * GIB, 4 * GIB))
-    # What is refused changes neither.
+    # A refused change leaves both as they are.
     with pytest.raises(Refused):
         held.change(Wanted(Memory(bytes=99 * GIB), sched="weight"), 0, 1)
     assert pages.quota(str(held.folder)).policies == page.policies
@@ -225,7 +225,7 @@ def test_a_driver_that_takes_long_keeps_no_container_from_its_start(
     assert driver.is_asked.wait(60)
     waiting.allow(1.0)
     other = Container("c2", GIB)
-    # What is taken away is not free before it is booked, and what is given is not free any more.
+    # A smaller share is not free before it is booked, and a larger one is not free any more.
     with Ledger() as ledger:
         assert ledger.uses()[UUIDS[0]].cores == max(30, cores)
     driver.may_answer.set()

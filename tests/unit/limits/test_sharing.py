@@ -56,7 +56,7 @@ def test_a_page_of_another_abi_is_not_read(folder: Path) -> None:
     [
         (Compute(SECOND // 10 * 3, 0, 0), Got(30.0)),
         (Compute(0, 9, 0), Got(0.0)),
-        # What only a container that lies has.
+        # Values that only a lying container has.
         (Compute((1 << 64) - 1, 0, 0), Got(100.0)),
         (Compute(SECOND // 10 * 3, 0, 1), Got(None, unmeasured=True)),
     ],

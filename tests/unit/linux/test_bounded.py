@@ -195,7 +195,7 @@ def test_it_has_its_own_process_group_as_ctrl_c_is_not_for_it() -> None:
 def test_it_keeps_no_descriptor_of_the_asker(program: bool) -> None:
     high = fcntl.fcntl(0, fcntl.F_DUPFD, 900)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))  # what is open beyond it stays open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))  # open descriptors beyond it stay open
     try:
         with closing(Asked(descriptors, program=program)) as asked:
             (kept,) = asked_of(asked).values

@@ -150,7 +150,7 @@ def test_what_was_allowed_is_taken_back_there_and_not_where_a_dead_process_is(
     (elsewhere / "devices.allow").write_text(str(rule))
     pid = sleeper(folder)
     allowed = cgroups.allow_devices(pid, [rule])
-    # As the kernel does to one that dies, whose cgroup is the root from then on: that would be the machine's.
+    # As the kernel moves a dying process: its cgroup is then the root, which would be the machine's.
     (elsewhere / "cgroup.procs").write_text(str(pid))
     cgroups.deny_devices(allowed)
     assert opens(folder, 195, 0) == errno.EPERM

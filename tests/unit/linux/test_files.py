@@ -275,7 +275,7 @@ def opener(path: Path, then: str) -> subprocess.Popen[bytes]:
 def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
     path, own = tmp_path / "lock", tmp_path / "own"
     fd = held(own)
-    # Who has the file open without a lock holds none.
+    # A process that has the file open without a lock is no holder.
     with opener(path, "fcntl.flock(f, 2)") as process, opener(path, "pass"):
         (holder,) = holders.of(str(path), str(own), str(tmp_path / "missing"))
         assert str(holder).startswith(f"process {process.pid} ({sys.executable} -c import fcntl")

@@ -58,7 +58,7 @@ def options(path: Path, pid: int | str = "self") -> set[str]:
 def test_what_comes_after_a_folders_mount_is_made_in_it(
     container: int, inside: Path, host: Path, in_child: Callable[..., None]
 ) -> None:
-    """Not in the folder below it, in which something was made before."""
+    """The folder below the mount stays as it was, with its earlier files."""
     (host / "own.conf").touch()
     folder, file = mounts.clone(str(host)), mounts.clone(str(host / "run"))
 

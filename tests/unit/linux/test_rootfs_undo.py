@@ -131,7 +131,7 @@ def test_names_swapped_while_we_work_never_lead_out(root: Root, inside: Path, ou
     assert tree(outside) == before
 
 
-# What is exchanged behind our back, in the instant between making it and looking at it.
+# Files that are exchanged between making them and looking at them.
 
 
 def test_a_folder_exchanged_after_it_was_made_keeps_its_mode(

@@ -22,7 +22,8 @@ def contents(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def with_mounts(inside: Path, outside: Path) -> Callable[[], frozenset[str]]:
-    """Mounts a volume, a shared one, a tmpfs, an overlay in the caller's namespace; what the host has."""
+    """Mounts a volume, a shared one, a tmpfs and an overlay in the caller's namespace; returns the host's
+    files."""
 
     def mount() -> frozenset[str]:
         own_mount_namespace()

@@ -12,7 +12,7 @@ from support import REPOSITORY
 
 SOURCE = REPOSITORY / "native/interposer/nvidia/cuda/pacing/clocks.c"
 US, MS, S = 1000, 1_000_000, 1_000_000_000
-#: What counts as waiting in timeline.c.
+#: From this time on timeline.c counts a wait.
 WAITED = 30 * US
 
 

@@ -1,7 +1,7 @@
 """A context's use of a device's time, as the pacer counts it from markers and probes.
 
-The device here is a few lines of Python: contexts have slices in turn, and some leave some of theirs. That
-the pacer's own reading of a driver is right is shown on the simulated card.
+The device here is a few lines of Python: contexts have slices in turn, and some leave parts of theirs unused.
+Tests on the simulated card show that the pacer reads a driver correctly.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def test_what_comes_late_counts_as_of_now_and_takes_nothing_back(measure: Measur
 
 
 def slices(others: int, until: int, part: float, noise: random.Random) -> Iterator[tuple[int, int, bool]]:
-    """(from, to, own): whose the device is, with `others` that each want a part of their slices."""
+    """(from, to, own): the owner of the device over time, with `others` that each want a part of their
+    slices."""
     at = 0
     while at < until:
         yield at, at + SLICE, True

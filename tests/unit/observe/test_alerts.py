@@ -15,7 +15,7 @@ from xpu_runtime.ledger.events import Totals
 from xpu_runtime.observe import exposition
 
 _RULES, _DASHBOARD = "prometheus-rules.yaml", "grafana-dashboard.json"
-#: What a metric of that type is called in Prometheus.
+#: The endings of a metric's names in Prometheus, by its type.
 _ENDINGS = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
 
 

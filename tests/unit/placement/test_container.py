@@ -56,7 +56,7 @@ def amounts_of(outcome: tuple[Slice, ...] | Refusal) -> list[tuple[str, int]]:
 
 def test_values_go_to_devices_in_the_order_in_which_the_container_sees_them() -> None:
     uses = {"GPU-2": Use(8 * GIB, 0, 1), "GPU-1": Use(4 * GIB, 0, 1)}
-    # The fullest devices serve, and the first of them has the first value, whichever is the fuller.
+    # The fullest devices serve. The first of them has the first value, even if it is not the fullest.
     assert amounts_of(place(ask(MEM="1G,2G"), FOUR, uses)) == [("1", 1), ("2", 2)]
     assert amounts_of(place(ask(MEM="2G,1G"), FOUR, uses)) == [("1", 2), ("2", 1)]
     assert amounts_of(place(ask(MEM="1G,2G,3G"), FOUR, {}, policy="spread")) == [("0", 1), ("1", 2), ("2", 3)]
@@ -177,7 +177,7 @@ def test_a_device_that_may_not_serve_says_why() -> None:
     assert refused.line().count("driver 580") == 1
     # Less of anything would not help.
     assert "nothing smaller" not in refused.line()
-    # Nor where it is named beside one that has too little.
+    # It would not help either if it is named beside a device that has too little.
     refused = place(ask(MEM="16G", VISIBLE_DEVICES="0,1"), [barred, *candidates(device(1))], {})
     assert isinstance(refused, Refusal)
     assert refused.nearest is None

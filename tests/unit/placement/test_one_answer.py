@@ -37,9 +37,9 @@ from xpu_runtime.vendors.inventory import Device, Inventory
 GIB = 1 << 30
 #: Nothing holds a limit on made-up devices.
 CONFIG = DEFAULTS.replace(enforcement_allow_unenforced=("memory", "cores"))
-#: What containers of docker have: (card, GiB or None for all of it, percent of its cores).
+#: The parts of docker's containers: (card, GiB or None for all of it, percent of its cores).
 Held = tuple[int, "int | None", "int | None"]
-#: What each container gets: (card's UUID, bytes), "" as its name where it is docker's.
+#: The parts of each container: (card's UUID, bytes); docker's has the name "".
 Answer = dict[str, tuple[tuple[str, int], ...]]
 
 
@@ -209,7 +209,7 @@ def test_docker_the_node_and_the_extender_give_the_same(
             found = by(inventory, config, pod)
             assert (found and found["c"]) == expected
         if expected:
-            # What fits is offered to the kubelet.
+            # The kubelet is offered everything that fits.
             seen = cards(inventory, "", config, SharedLedger().read(5.0))
             resources = (WHOLE,) if demand.is_whole else (MEMORY, CORES)
             free = [sum(free_units(name, card, card.use, Resources()) for card in seen) for name in resources]

@@ -189,7 +189,7 @@ def test_each_container_has_a_device_that_holds_its_limits_and_others_leave_it_t
 
 def test_four_times_as_many_init_containers_take_about_four_times_as_long() -> None:
     def calls(number: int) -> int:
-        """Of Python's functions, as time is not the same twice."""
+        """Counts calls of Python functions, because times vary."""
         pod, found = shape(mem(1), init=[mem(1)] * number), 0
 
         def count(frame: object, event: str, arg: object) -> None:

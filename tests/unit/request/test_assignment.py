@@ -1,4 +1,4 @@
-"""A pod's assignment: its signature is checked before its content is read, and nothing else counts."""
+"""A pod's assignment: its signature is checked before its content is read, and only an assignment counts."""
 
 from __future__ import annotations
 

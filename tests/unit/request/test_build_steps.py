@@ -13,7 +13,7 @@ from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.request import source
 
 CONTAINER = "c" * 64
-#: What docker 20.10 writes for a step, in the parts that count.
+#: docker 20.10's configuration of a step, in the relevant parts.
 CONFIG: dict[str, Any] = {
     "Config": {"Image": "sha256:0f65", "Healthcheck": {"Test": ["NONE"]}},
     "Name": "/musing_dijkstra",

@@ -1,4 +1,4 @@
-"""A container's CDI devices as its request: what they stand for, what adds up, and what contradicts."""
+"""A container's CDI devices as its request: their meaning, their sums, and their contradictions."""
 
 from __future__ import annotations
 

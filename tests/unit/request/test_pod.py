@@ -42,7 +42,7 @@ CRI_O = {
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """That of a node of a cluster, which requires assignments."""
+    """The configuration of a cluster's node, which requires assignments."""
     (tmp_path / "keys").write_text(f"k1 {KEY.hex()}\n")
     return Config(
         kubernetes_require_assignment=True,
@@ -307,7 +307,7 @@ def test_an_author_who_writes_another_engine_s_annotations_is_nobody_else(
     both = {**others, **thief}
     told = refusal(spec("XPU_KUBERNETES=allocated", engine=both, assignment=assigned()), config)
     assert "the pod of this container is not known" in told
-    # Nor does he make a container of his the pause container, which is asked nothing.
+    # An author cannot make his container the pause container, which needs no request.
     sandbox = {**CRI_O, "io.kubernetes.cri.container-type": "sandbox"}
     assert kind_in_pod(sandbox) == "container"
     assert AssignmentError.code == "wrong-assignment" and ANNOTATION.startswith("yoyoworks.com/xpu-")

@@ -89,7 +89,7 @@ def test_what_is_about_a_cap_is_refused_without_one(variable: str) -> None:
     assert told.startswith(f"{annotation}: {value} is about a cap on cores")
 
 
-# Who could lift a limit that the driver holds.
+# Containers that could lift a limit of the driver.
 
 
 def test_cap_sys_admin_over_the_host_lifts_limits() -> None:

@@ -225,7 +225,7 @@ def test_a_callers_folder_that_is_a_known_place_is_known_to_starts_too(
 
 @pytest.fixture
 def moving(root: Path, install: Callable[..., Path]) -> Path:
-    """A library folder of somebody else's, whose links lead to files that are root's."""
+    """Another user's library folder, with links to root's files."""
     real = install("usr/lib/elsewhere")
     folder = root / "home/kubernetes/bin/nvidia/lib64"
     folder.mkdir(parents=True)

@@ -90,7 +90,7 @@ def test_a_cache_of_another_format_is_as_good_as_none(tmp_path: Path, run_dir: P
     found = discovery.load(config)
     cache = run_dir / "inventory.json"
     record = json.loads(cache.read_text())
-    # What the release before wrote, which had NVIDIA's fields.
+    # The cache of the release before, which had NVIDIA's fields.
     old = [str(tmp_path), False, "615.36.02", "13.4", [], [], [], True, "/nvml", [], ""]
     cache.write_text(json.dumps({**record, "format": version, "inventory": old}))
     assert discovery.load(config) == found

@@ -61,7 +61,7 @@ def kill(pid: int) -> None:
 
 
 def command_of(pid: int) -> bytes:
-    """Of a process that has ended: nothing, whether somebody has waited for it or not."""
+    """The command of a process; nothing if it has ended, whether or not somebody has waited for it."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

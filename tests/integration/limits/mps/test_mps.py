@@ -58,8 +58,7 @@ def test_a_program_is_under_mps_with_its_percentage_and_memory(card: Node, bundl
 
 
 def test_from_r615_on_the_server_holds_each_container_in_a_namespace(node: Node, bundles: Bundles) -> None:
-    """Neither a program's variables nor our library decide its limits: a program may leave our library
-    out."""
+    """Neither a program's variables nor our library decide its limits: a program may avoid our library."""
     node.sim("1xT4")
     first = node.start(bundles(MPS, "XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
     second = node.start(bundles(MPS, "XPU_CORES=40", "XPU_MEM=2G", args=SLEEP))
@@ -197,7 +196,7 @@ def test_caps_hold_side_by_side_for_all_processes_together_and_when_they_shrink(
 
     def shares() -> tuple[list[float], list[float]]:
         """Both programs' completed part of the card's time, and `xpu ps`'s figures."""
-        time.sleep(0.5)  # what is under way by a cap that was set before
+        time.sleep(0.5)  # launches that the old cap has let through
         before, began = [each.work() for each in (several, one)], time.monotonic()
         time.sleep(1)
         told = {entry["container_id"]: entry["cores_got_percent"] for entry in node.json("ps")}
@@ -237,7 +236,7 @@ def test_what_mps_cannot_serve_is_refused_with_the_reason(node: Node, bundles: B
         done = node.run(bundles(MPS, *asked))
         assert why in done.stderr
     both = node.xpu("explain", "-e", MPS, "-e", "XPU_MEM=4G", "-e", "XPU_CORES=30", check=False).stdout
-    assert both.count("mps needs driver R555") == 1  # what is wrong with memory and with cores
+    assert both.count("mps needs driver R555") == 1  # one reason for memory and for cores
     node.xpu("sim", "down")
     node.sim("2xT4")
     for words, why in (

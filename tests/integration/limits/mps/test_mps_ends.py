@@ -146,7 +146,7 @@ def test_a_start_that_is_killed_at_any_time_leaves_what_gc_ends(node: Node, bund
         wait_for(lambda: not any(Path(f"/proc/{grant.pid}").exists() for grant in node.grants()))
         node.xpu("gc")
         assert (daemons(node), kept(node), node.grants()) == ([], [], [])
-        # What runc leaves of a container whose creation is killed.
+        # runc leaves these if it is killed while it creates a container.
         remove_cgroups(name)
     assert daemon_seen
     done = node.run(bundles(MPS, "XPU_MEM=4G", args=["cuda-probe", "mps"]))

@@ -42,7 +42,7 @@ def test_a_card_that_tells_neither_uuid_nor_memory_is_the_one_that_it_was() -> N
     found = with_known(node(NVIDIA, ONE, TWO), node(NVIDIA, ONE, lost))
     assert faults(found) == {"GPU-a": None, "GPU-b": "GPU is lost"}
     assert found.devices[1].memory_bytes == 15 * GIB
-    # And again, of what was found then; and it recovers.
+    # A second time, with the result of the first; then the device recovers.
     assert with_known(found, node(NVIDIA, ONE, lost)) == found
     assert faults(with_known(found, node(NVIDIA, ONE, TWO))) == {"GPU-a": None, "GPU-b": None}
     # One that was lost from the start is what it says.

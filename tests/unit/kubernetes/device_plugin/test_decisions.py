@@ -43,7 +43,7 @@ ASKS = container("main", mem="4")
 
 
 class Node:
-    """Four cards, whose limits nothing holds."""
+    """Four cards without a holder of limits."""
 
     def __init__(self, folder: Path) -> None:
         self.keys = folder / "keys"
@@ -253,7 +253,7 @@ class Starts:
     """The kubelet's calls, with their pods, unless it is stopped."""
 
     def __init__(self, there: Node, kubelet: Kubelet) -> None:
-        #: What the API server has of this node; None: it does not answer.
+        #: The API server's pods on this node; None: it does not answer.
         self.listed: list[dict[str, Any]] | None = []
         self.woken = 0
         reader = PodResourcesReader(str(kubelet.pod_resources), [MEMORY])

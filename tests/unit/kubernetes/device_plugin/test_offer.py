@@ -140,7 +140,7 @@ def test_what_a_pod_waits_for_is_there_though_nothing_is_free() -> None:
     full = [card(0, use=taken(15))]
     assert had(MEMORY, full) == 0
     assert had(MEMORY, full, waiting=Waiting(15, 0)) == 15
-    # Nobody else gets what one waits for that is not reserved yet.
+    # Units that a pod waits for, and that are not yet reserved, are offered to no other pod.
     assert had(MEMORY, [card(0)], waiting=Waiting(4, 4)) == 15
     assert had(MEMORY, [card(0, use=taken(10))], waiting=Waiting(4, 4)) == 5
 

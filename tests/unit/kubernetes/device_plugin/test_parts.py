@@ -1,4 +1,4 @@
-"""The plugin's smaller parts: asking the drivers, whose an ID is, metrics."""
+"""The plugin's smaller parts: asking the drivers, finding the owner of an ID, metrics."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_node_tells_the_keys_that_are_in_the_file_now(tmp_path: Path) -> Non
     assert key_ids(str(keys)) == ["k1", "new"]
 
 
-# What the kubelet has given
+# IDs that the kubelet has given
 
 
 def test_the_owner_of_ids_is_the_pod_that_has_some_of_them() -> None:
@@ -120,7 +120,7 @@ def test_the_owner_of_ids_is_the_pod_that_has_some_of_them() -> None:
     }
     given = AllocatedIds(True, {MEMORY: of_memory})
     assert given.owner(MEMORY, ["x"]) == ("ns", "a")
-    # Of an init container the kubelet tells those alone that a regular one has, too.
+    # Of an init container the kubelet reports only IDs that a regular container has, too.
     assert given.owner(MEMORY, ["x", "i"]) == ("ns", "a")
     assert given.owner(MEMORY, ["x", "y"]) == ("ns", "a")
     assert given.owner(MEMORY, ["x", "z"]) is None

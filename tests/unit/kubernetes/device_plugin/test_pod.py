@@ -139,7 +139,7 @@ def test_a_refusal_says_amounts_as_the_scheduler_does() -> None:
     )
 
 
-# What becomes of them
+# Ends of pods
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_pod_with_an_alias_that_was_turned_off_keeps_what_it_has_and_gets_noth
     assert PodOnNode.of(pod({**asks, "resources": {"limits": {"aliyun.com/gpu-count": "4"}}}), KNOWN) is None
 
 
-#: The UID of a static pod, and what the API's object of it says.
+#: The UID of a static pod, and the metadata of its object in the API.
 STATIC = "0123456789abcdef0123456789abcdef"
 MIRROR: Any = {"annotations": {"kubernetes.io/config.mirror": STATIC}}
 
@@ -303,7 +303,7 @@ def test_an_author_who_changes_why_its_pod_is_refused_makes_few_events(
         pods.look_again()
         pods.reconcile({})
     assert 5 <= len(told) <= 12
-    # What is true in the end is told as well, though not at once.
+    # The last state is reported too, but later.
     monkeypatch.setattr(pods, "_decide", lambda *_: 1 // 0)
     now[0] += 300
     pods.look_again()
@@ -321,7 +321,7 @@ def test_what_is_read_late_does_not_revive_a_pod_that_is_gone(pods: Pods) -> Non
     pods.take(listed())  # and of the other it was not told that it was deleted
     pods.ensure_all(lambda _: [one, other], time.monotonic() + 20)
     assert pods.asking() == {}
-    # The watch is right, whatever it has told before.
+    # The watch is right, even if it reported something else before.
     pods.take(Change("changed", (one,)))
     pods.ensure_all(lambda _: [one], time.monotonic() + 20)
     assert set(pods.asking()) == {("ns", "p")}
@@ -331,7 +331,7 @@ def test_while_the_api_server_is_away_who_is_known_starts_and_nobody_else(pods: 
     def away(seconds: float) -> list[PodOnNode]:
         raise ApiError("away")
 
-    # What there is has not been told yet.
+    # The devices are not known yet.
     with pytest.raises(ApiError):
         pods.ensure_all(away, time.monotonic())
     pods.take(listed(kept(pod(container("main", mem="1")))))
@@ -353,7 +353,7 @@ def test_what_waits_is_what_the_kubelet_has_not_given(pods: Pods) -> None:
     )
     pods.reconcile(reserved("u1", "a"))
     assert pods.waiting(MEMORY, {("ns", "c"): 2}) == Waiting(7, 3)
-    # What an init container has beyond the others the kubelet does not tell.
+    # The kubelet does not report an init container's surplus over the others.
     assert pods.waiting(MEMORY, {("ns", "a"): 1, ("ns", "b"): 2, ("ns", "c"): 2}) == Waiting(4, 1)
     assert pods.waiting(CORES, {}) == Waiting()
     assert pods.counts() == {"reserved": 1, "refused": 2, "waiting": 0}

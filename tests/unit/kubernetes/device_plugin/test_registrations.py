@@ -23,7 +23,7 @@ from xpu_runtime.kubernetes.resources import MEMORY
 
 @pytest.fixture
 def there() -> Iterator[Kubelet]:
-    """Not in pytest's folders: their names leave a socket's path no room."""
+    """A short folder: pytest's names are too long for a socket's path."""
     with running() as found:
         yield found
 
@@ -227,7 +227,7 @@ def test_a_kubelet_that_answers_too_late_has_taken_what_it_follows(
     try:
         until(lambda: looked(found).is_registered, "it is registered")
         assert there.registered == ["example.com/a"]
-        # What went wrong is said once, and that it is well again.
+        # The problem is logged once, and its end once.
         told = "the kubelet is there again, and follows all lists"
         assert log == ["the kubelet does not answer; it is tried again each second", told]
         os.rename(there.plugins / "kubelet.sock", there.plugins / "moved")
@@ -246,8 +246,8 @@ def test_a_kubelet_that_answers_too_late_has_taken_what_it_follows(
 def test_what_the_nodes_status_has_nothing_of_is_registered_again(
     monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
-    """A kubelet of 1.20 goes on following the list of a plugin in whose place another one came, and has ended
-    since."""
+    """A kubelet of 1.20 continues to follow a plugin's list after another plugin has replaced it and
+    ended."""
     monkeypatch.setattr(kubelet, "_STATUS_S", 0.1)
     served, none = Served(), Served()
     served.tell(Offer(("a-0", "a-1"), frozenset(["a-1"])))
@@ -256,7 +256,7 @@ def test_what_the_nodes_status_has_nothing_of_is_registered_again(
     threads, log = pool(), list[str]()
 
     def say(line: str) -> None:
-        print(line)  # what a failure shows
+        print(line)  # a failed test shows this
         log.append(line)
 
     both = {"example.com/a": served, "example.com/b": none}
@@ -276,7 +276,7 @@ def test_what_the_nodes_status_has_nothing_of_is_registered_again(
         until(lambda: looked(found) and there.registered, "it is registered again")
         assert there.registered == ["example.com/a"]  # that of which it offers something
         assert "the kubelet has dropped example.com/a: does another plugin offer it here?" in log
-        # Not all the time: the status takes its time.
+        # Not repeatedly: the status needs some time.
         until(is_registered, "it is registered again")
         time.sleep(0.2)
         before = found.registered

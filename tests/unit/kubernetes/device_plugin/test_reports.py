@@ -87,7 +87,7 @@ def test_a_node_whose_kubelet_is_silent_tells_of_nothing(reports: Reports, api_s
         api_server.put("/api/v1/nodes/n1", {"metadata": {}, "status": status})
         reports.write_node({"metadata": {"labels": {"ready": ready}}})
         until(lambda: told() == expected, f"it is so where Ready is {ready}")  # noqa: B023 - called here
-    # Nor what is known from before an outage.
+    # The status from before an outage does not count either.
     api_server.down()
     reports.write_node({"metadata": {"labels": {"ready": "x"}}})
     until(lambda: told() is None, "it is forgotten")

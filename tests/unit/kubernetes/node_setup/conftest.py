@@ -16,8 +16,8 @@ from xpu_runtime.kubernetes.api import Api
 
 
 class Answers(http.server.ThreadingHTTPServer):
-    """`answers`: (status, body) by method and path; all else is 404. `asked`: method, path and body of each
-    request."""
+    """`answers`: (status, body) by method and path; everything else gets 404. `asked`: method, path and body
+    of each request."""
 
     daemon_threads = True
 

@@ -179,7 +179,7 @@ def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_not
 
 
 class Systemctl:
-    """Of the timer, as a node has it; killed before `dies_before`."""
+    """systemctl for the timer, as on a node; the caller is killed before `dies_before`."""
 
     def __init__(self, dies_before: str = "") -> None:
         self.is_active = False
@@ -263,7 +263,7 @@ def test_a_removal_that_was_killed_half_way_can_be_repeated_and_undone(
         with pytest.raises(KeyboardInterrupt):
             tree.remove(str(prefix))
 
-    # What is left does not pass for an installation.
+    # The remaining files do not count as an installation.
     assert not prefix.exists()
     assert tree.copy(str(source), str(prefix)) is True
     tree.remove(str(prefix))
@@ -384,7 +384,7 @@ def test_the_keeper_is_told_whether_the_node_has_the_keys(
     monkeypatch.setattr(setup, "KEYS", str(tmp_path / "kubernetes/keys"))
     good = f"k1 {'ab' * 32}\n".encode()
 
-    # Of this process's mount namespace.
+    # This process's mount namespace.
     assert pod.write_keys(os.getpid(), good) is True
     assert pod.write_keys(os.getpid(), good) is True
     assert pod.write_keys(os.getpid(), b"k2 short\n") is False

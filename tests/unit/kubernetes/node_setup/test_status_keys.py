@@ -72,7 +72,7 @@ def test_what_a_pod_was_given_tells_its_node_whatever_its_author_has_made_of_the
     reserved = {uid: [["GPU-0", 1, None]] for uid in ("bare", "forged", "placed-by-node")}
     n1 = _node("n1", keys=["new"], reserved=reserved, signed={"bare": "old", "forged": "old", "gone": "old"})
     pods = [_pod("bare", ""), _pod("forged", _signed("other")), _pod("placed-by-node", "")]
-    # These have nothing yet: what was placed just now, and what nobody has signed.
+    # These have nothing yet: a pod that was just placed, and a pod without a valid signature.
     pods += [_pod("new", _signed("new")), _pod("refused", _signed("own"))]
     pods.append(_pod("asks-for-nothing", _signed("new"), asks=False))
     _answer(answers, [n1], pods)
