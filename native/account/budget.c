@@ -194,8 +194,7 @@ static void move(uint64_t *word, int64_t ns) {
         take_off(word, (uint64_t)-ns);
 }
 
-/* The share may have changed since the charge: the correction counts by the present share, as the debt does.
- * */
+/* The share may have changed since the charge. The correction counts by the present one, as the debt does. */
 static void correct(int device, int64_t ns, uint64_t now, bool is_own) {
     struct xpu_usage_compute *compute = compute_of(device);
     uint32_t share = xpu_share(device, now);

@@ -131,8 +131,7 @@ static bool is_own(void) {
     return strcmp(own, childrens) == 0;
 }
 
-/* The file has the offset of the children's namespace, which may be another. It is missing before Linux 5.6.
- * */
+/* The file has the offset of the children's namespace, maybe another one. It is missing before Linux 5.6. */
 static int64_t read_offset(void) {
     static const char key[] = "monotonic";
     char text[256] = "", *rest;

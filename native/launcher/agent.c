@@ -1,6 +1,6 @@
 /*
  * A failure before "go" is no error: without the agent a start only takes longer. The time-outs are for an
- * agent that hangs; a busy one serves a start in some milliseconds, and others wait in its queue.
+ * agent that hangs. A busy one serves a start in some milliseconds, and others wait in its queue.
  */
 #include "agent.h"
 
@@ -16,15 +16,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Another number for each change of the messages: _PROTOCOL in src/xpu_runtime/worker.py. */
+/* Changes with each change of the messages: _PROTOCOL in src/xpu_runtime/worker.py. */
 static const char protocol[] = "xpu-start-1";
 
 enum {
     READY_S = 2,    /* in the queue */
-    ANSWER_S = 300, /* a lost worker is seen at once, and one that hangs is ended by then (worker.py) */
+    ANSWER_S = 300, /* a lost worker is seen at once, and worker.py ends a hanging one by then */
     MOST_BYTES = 192 * 1024,
     MOST_WORDS = 4096,
-    /* The answer has the words of the request, and paths besides. */
+    /* The answer has the words of the request, and paths. */
     MOST_BYTES_ASKED = MOST_BYTES / 2,
     MOST_WORDS_ASKED = MOST_WORDS / 2
 };
@@ -79,7 +79,7 @@ static int connect_agent(void) {
     return -1;
 }
 
-/* "done", the status, the text, and the program's words, if there is one. */
+/* "done", the status, the text, and the program's words, if there is a program. */
 static bool read_answer(char *text, size_t size, struct agent_answer *answer) {
     static char *words[MOST_WORDS];
     int count = 0;

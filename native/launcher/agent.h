@@ -1,11 +1,11 @@
 /*
- * A call of shim or hook, done by a start worker of `xpu agent` (src/xpu_runtime/worker.py), which has
- * everything imported, in the place of a Python of our own.
+ * A call of shim or hook by a start worker of `xpu agent` (src/xpu_runtime/worker.py), which has everything
+ * imported, in the place of a new Python.
  *
- * Over the socket RUN_DIR/start.sock go messages (SOCK_SEQPACKET) of texts that end with a 0: we ask, the
- * worker says that it is ready, we say go, it answers or declines. So until "go" nothing has been done, and
- * the asking process may do the same without the agent. After that a lost worker may have done any part of
- * it. Of a container's end any part may be done again.
+ * The messages on the socket RUN_DIR/start.sock (SOCK_SEQPACKET) are texts that end with a 0. We ask, the
+ * worker says that it is ready, we say go, and it answers or declines. So before "go" nothing has been done,
+ * and the asking process may do the work without the agent. After that a lost worker may have done any part
+ * of it. Any part of a container's end may be done again.
  */
 #ifndef XPU_LAUNCHER_AGENT_H
 #define XPU_LAUNCHER_AGENT_H

@@ -1,6 +1,6 @@
 /*
- * One table has every option that runc and crun know. The words of a subcommand are gone through twice, as
- * urfave/cli does: first its options, which may stand anywhere, then the rest.
+ * One table has every option that runc and crun know. The words of a subcommand are read twice, as by
+ * urfave/cli: first its options, which may be anywhere, then the rest.
  */
 #include "argv.h"
 
@@ -19,15 +19,15 @@ enum {
     EVENTS = 256,
     PS = 512,
     CHECKPOINT = 1024,
-    OTHER = 2048, /* of a container, and without options of its own */
+    OTHER = 2048, /* for a container, and without options of its own */
     START = CREATE | RUN,
     ANY = CREATE | RUN | RESTORE,
     LATER = EXEC | UPDATE | DELETE | KILL | EVENTS | PS | CHECKPOINT | OTHER,
     MOVED = RESTORE | CHECKPOINT
 };
 
-/* Where in struct invocation the value of an option goes or, of one without a value, whether it was given.
- * Two places are outside it. */
+/* The place in struct invocation for the value of an option, or for whether an option without a value was
+ * given. Two places are outside it. */
 #define PLACE(member) offsetof(struct invocation, member)
 enum { IGNORED = sizeof(struct invocation), HELP };
 
@@ -132,7 +132,7 @@ static const struct option options[] = {
     {"f", true, PS, IGNORED},
 };
 
-/* The option that `name` (up to its end or an equals sign) is where `where` applies, or NULL. */
+/* The option called `name` (up to its end or an equals sign) that applies in `where`, or NULL. */
 static const struct option *option_named(const char *name, unsigned where) {
     size_t length = strcspn(name, "=");
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
@@ -152,8 +152,8 @@ static bool looks_like_option(const char *word, unsigned where) {
 
 /*
  * The words in the order in which the flag package sees them. For a subcommand urfave/cli (reorderArgs,
- * v1.22.9) first pulls its options, each with the word behind it unless it has an equals sign or that
- * word is an option too, to the front; then comes "--" if there was one; then the rest.
+ * v1.22.9) first moves its options to the front. It takes the word behind an option with it, unless the
+ * option has an equals sign or that word is an option too. Then comes "--" if there was one; then the rest.
  */
 struct words {
     char **words;
@@ -165,7 +165,7 @@ struct words {
     bool value_next;
 };
 
-/* Whether the word at `at` belongs to the options; steps over it. */
+/* Whether the word at `at` belongs to the options. Steps over it. */
 static bool step(struct words *w) {
     const char *word = w->words[w->at++];
     bool option = looks_like_option(word, w->where);
@@ -208,8 +208,8 @@ static const char *next_reordered(struct words *w) {
     return NULL;
 }
 
-/* runc's exec and ps leave the words as they are (SkipArgReorder): the words behind the id are the process's,
- * or ps(1)'s. */
+/* runc's exec and ps leave the words as they are (SkipArgReorder): those behind the id belong to the process,
+ * or to ps(1). */
 static const char *next(struct words *w) {
     if (!(w->where & (GLOBAL | EXEC | PS)))
         return next_reordered(w);

@@ -1,6 +1,6 @@
 /*
  * Both forms of runc's log, text and JSON, are printed by hand: they quote alike. A log that cannot be opened
- * is left out, and never waited for: stderr has the message by then.
+ * is left out without a wait: stderr already has the message.
  */
 #include "complain.h"
 
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* `message` as the inside of a string of JSON, and of logrus's text form, which quotes the same way. */
+/* `message` inside a string of JSON, or of logrus's text form, which quotes the same way. */
 static void quote(const char *message, char *quoted, size_t size) {
     size_t filled = 0;
     for (; *message != '\0' && filled + 7 < size; message++) {
@@ -35,7 +35,7 @@ void complain(const char *log, const char *log_format, const char *message) {
         strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
     quote(message, quoted, sizeof quoted);
     bool json = log_format != NULL && strcmp(log_format, "json") == 0;
-    /* The forms that runc's logrus writes. */
+    /* The forms of runc's logrus. */
     snprintf(line, sizeof line,
              json ? "{\"level\":\"error\",\"msg\":\"%2$s\",\"time\":\"%1$s\"}\n"
                   : "time=\"%1$s\" level=error msg=\"%2$s\"\n",

@@ -1,6 +1,6 @@
 /*
- * A record is a symlink, whose target is the text: one system call makes it whole or not at all, and another
- * one reads it. It lies in a fixed folder, as its text tells how to find the other folders. Its name is a
+ * A record is a symlink, and its target is the text: one system call makes it whole or not at all, and
+ * another one reads it. It is in a fixed folder, because its text leads to the other folders. Its name is a
  * number made of the container's id and the runtime's root folder, and the text has both. Python reads it too
  * (src/xpu_runtime/start/created.py).
  */
@@ -35,7 +35,7 @@ struct record {
     char text[PATH_MAX];
 };
 
-/* `path` from the root folder on; "" stays. */
+/* `path` relative to the root folder; "" stays. */
 static bool absolute(const char *path, char found[PATH_MAX]) {
     size_t length = 0;
     if (*path != '\0' && *path != '/') {
@@ -49,8 +49,8 @@ static bool absolute(const char *path, char found[PATH_MAX]) {
     return written >= 0 && (size_t)written < PATH_MAX - length;
 }
 
-/* Adds the names of `rest` to the folder `found`, "" being the root folder. None of them is there yet, so
- * that a ".." takes away the name before it. */
+/* Adds the names of `rest` to the folder `found`, "" being the root folder. None of them exists yet, so a
+ * ".." removes the name before it. */
 static bool add_names(char found[PATH_MAX], const char *rest) {
     size_t length = strlen(found);
     while (*rest != '\0') {
@@ -73,7 +73,7 @@ static bool add_names(char found[PATH_MAX], const char *rest) {
 }
 
 /* The runtime's root folder by its true name: /var/run/x and /run/x are one. The first container is created
- * before the folder is there, so the missing part of its path is named as it will be. */
+ * before the folder exists, so the missing part of its path gets its future name. */
 static bool true_root(const char *root, char found[PATH_MAX]) {
     char path[PATH_MAX];
     if (!absolute(root != NULL ? root : "", path))
@@ -120,7 +120,7 @@ static bool name_record(const struct invocation *line, char root[PATH_MAX], stru
     return true;
 }
 
-/* False if there is none, or another user has put it there. */
+/* False if there is none, or another user has made it. */
 static bool read_text(struct record *record) {
     struct stat st;
     ssize_t got = readlink(record->path, record->text, sizeof record->text);
@@ -131,7 +131,7 @@ static bool read_text(struct record *record) {
     return true;
 }
 
-/* Its lines, cut apart in the text; false where it is none of ours, or another container's. */
+/* Its lines, split in the text. False if it is none of ours, or another container's. */
 static bool cut_text(struct record *record, const char *root, const char *id, const char *lines[LINES]) {
     char *at = record->text;
     for (int i = 0; i < LINES; i++) {
@@ -149,7 +149,7 @@ static bool cut_text(struct record *record, const char *root, const char *id, co
 static void set(const char *name, const char *value) {
     const char *there = getenv(name);
     if (strcmp(there != NULL ? there : "", value) == 0)
-        return; /* an allocation less */
+        return; /* saves an allocation */
     if (*value != '\0')
         setenv(name, value, 1);
     else
@@ -183,14 +183,14 @@ static bool write_text(struct record *record, const struct invocation *line, con
     return written > 0 && (size_t)written < sizeof record->text && ends == LINES - 1;
 }
 
-/* Whether the runtime at `program` says that it has the container, or says nothing in time: a container that
- * is not known to be gone may be there. */
+/* Whether the runtime at `program` says that it has the container, or does not answer in time: the container
+ * may then exist. */
 static bool has_container(const char *program, const struct invocation *line) {
     bool has_root = line->root != NULL && *line->root != '\0';
     const char *in_root[] = {program, "--root", line->root, "state", line->id, NULL};
     const char *in_its_own[] = {program, "state", line->id, NULL};
     const char **words = has_root ? in_root : in_its_own;
-    void (*before)(int) = signal(SIGCHLD, SIG_DFL); /* ignored, it takes the status away */
+    void (*before)(int) = signal(SIGCHLD, SIG_DFL); /* an ignored SIGCHLD loses the status */
     pid_t child = fork();
     if (child == 0) {
         int nothing = open("/dev/null", O_RDWR);
@@ -215,13 +215,13 @@ static bool has_container(const char *program, const struct invocation *line) {
 
 static bool make_folder(void) {
     if (mkdir(parent, 0755) == 0)
-        chmod(parent, 0755); /* with any umask of the engine */
+        chmod(parent, 0755); /* the engine may have any umask */
     return mkdir(folder, 0700) == 0 || errno == EEXIST;
 }
 
-/* False with EEXIST where there is one already. */
+/* False with EEXIST if there is one already. */
 static bool put(const struct record *record) {
-    enum { TRIES = 5 }; /* the process that forgets the last record removes the folders */
+    enum { TRIES = 5 }; /* the process that removes the last record removes the folders */
     for (int i = 0; i < TRIES; i++)
         if (symlink(record->text, record->path) == 0)
             return true;
@@ -240,10 +240,10 @@ const char *created_keep(const struct invocation *line, const char *runtime) {
     if (errno != EEXIST)
         return runtime;
     there = record;
-    /* Left by a container that has ended by itself, unless the runtime of then says otherwise. */
+    /* An ended container left it, unless its runtime says otherwise. */
     bool readable = read_text(&there);
     if (readable && strcmp(there.text, record.text) == 0) {
-        /* `xpu gc` takes this for the container's beginning, and may have removed the record meanwhile. */
+        /* `xpu gc` takes this for the container's begin, and may have removed the record meanwhile. */
         if (utimensat(AT_FDCWD, record.path, NULL, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
             return runtime;
     } else if (readable && cut_text(&there, root, line->id, lines)) {
@@ -260,5 +260,5 @@ void created_forget(const struct invocation *line) {
     static struct record record;
     char root[PATH_MAX];
     if (name_record(line, root, &record) && unlink(record.path) == 0 && rmdir(folder) == 0)
-        rmdir(parent); /* both folders are ours: none is left without records */
+        rmdir(parent); /* both folders are ours: neither remains without records */
 }

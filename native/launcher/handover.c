@@ -1,6 +1,6 @@
 /*
- * Each value points into one of the words: it is found again by its address, and told as the word's number
- * and an offset in it. A value that lies in none of them cannot be, and is left out.
+ * Each value points into one of the words. It is found again by its address, and handed over as the word's
+ * number and an offset in it. A value outside all words is left out.
  */
 #include "handover.h"
 
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Appends ",NAME=WORD+OFFSET" for a value that lies in one of the words; nothing for NULL. */
+/* Appends ",NAME=WORD+OFFSET" for a value in one of the words; nothing for NULL. */
 static size_t put(char *text, size_t filled, const char *name, const char *value, int count, char **words) {
     for (int i = 0; i < count && value != NULL; i++) {
         uintptr_t offset = (uintptr_t)value - (uintptr_t)words[i];

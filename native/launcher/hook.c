@@ -1,9 +1,9 @@
 /*
  * xpu-container-runtime-hook: the OCI hook, as low-level runtimes and engines' hooks.d call it.
  *
- * It gives the container's state to a start worker of `xpu agent`; where there is none, to a Python of its
- * own. The end of a container may be done twice. Its start may not: a worker that was lost may have set the
- * limit and not made the devices, and a second call would find a slice that is given and leave it at that.
+ * It gives the container's state to a start worker of `xpu agent`, or without one to a Python of its own. The
+ * end of a container may be done twice. Its start may not: a lost worker may have set the limit and not made
+ * the devices, and a second call would find a granted slice and do nothing more.
  */
 #include "agent.h"
 #include "complain.h"
@@ -21,7 +21,7 @@
 
 enum {
     MOST_STATE = 64 * 1024,
-    /* It has some kilobytes. The hook in Python reads no more than this (oci/state.py). */
+    /* It has some kilobytes. The hook in Python reads at most this much (oci/state.py). */
     MOST_READ = 128 << 20,
     /* A pipe of any size takes this much (pipe(7)). */
     MOST_PIPED = 4096
@@ -48,7 +48,7 @@ static ssize_t read_some(char *text, size_t size) {
     return got;
 }
 
-/* Makes a state that was read whole standard input again. */
+/* Makes a state that was read completely the standard input again. */
 static bool put_back_in_pipe(const char *text, size_t size) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
@@ -60,7 +60,7 @@ static bool put_back_in_pipe(const char *text, size_t size) {
     return kept;
 }
 
-/* The same for a larger one, with the rest of it. */
+/* The same for a larger state, with the rest of it. */
 static bool put_back_in_file(const char *text, size_t size) {
     static char more[MOST_STATE];
     int fd = memfd_create("state", MFD_CLOEXEC);

@@ -1,4 +1,4 @@
-/* /proc/self/exe, or where there is no /proc the name that we were started by, leads to the installation. */
+/* /proc/self/exe, or without /proc the name that we were started by, leads to the installation. */
 #include "installation.h"
 
 #include <errno.h>

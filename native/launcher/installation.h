@@ -1,4 +1,4 @@
-/* Where the rest of this installation is: its files in Python. */
+/* The place of this installation's files in Python. */
 #ifndef XPU_LAUNCHER_INSTALLATION_H
 #define XPU_LAUNCHER_INSTALLATION_H
 

@@ -2,13 +2,13 @@
  * xpu-container-runtime: engines run it in place of runc.
  *
  * Most of an engine's calls (state, start, kill, exec, and containers without an accelerator) are the
- * low-level runtime's alone, so this program becomes that runtime at once, with arguments, environment, file
- * descriptors and signals as they came. For a container with a record (created.h) it becomes the recorded
+ * low-level runtime's alone. So this program becomes that runtime at once, with arguments, environment, file
+ * descriptors and signals unchanged. For a container with a record (created.h) it becomes the recorded
  * runtime, with the recorded XPU_CONFIG and XPU_RUN_DIR. It runs `delete` as a child, and removes the record
  * once that has succeeded. A container that may ask for an accelerator is the shim's. A start worker of `xpu
- * agent` runs the shim, or otherwise a Python of its own, which comes back here for the record. Every
- * descriptor opened here is close-on-exec, and standard streams may be closed: nothing is written unless no
- * program could be started.
+ * agent` runs the shim, or otherwise a new Python, which comes back here for the record. Every descriptor
+ * opened here is close-on-exec. Standard streams may be closed, so nothing is written unless no program could
+ * be started.
  */
 #include "agent.h"
 #include "argv.h"
@@ -32,8 +32,8 @@
 
 extern char **environ;
 
-/* As the first word: the shim has prepared a container. The program to become and its words follow, "create"
- * among them (src/xpu_runtime/shim.py). */
+/* The first word if the shim has prepared a container. The program to become and its words follow, including
+ * "create" (src/xpu_runtime/shim.py). */
 static const char prepared[] = "xpu-prepared-1";
 
 static noreturn void fail(const struct invocation *line, const char *message) {
@@ -57,11 +57,11 @@ static noreturn void become_runtime(const struct invocation *line, char **words)
     fail(line, message);
 }
 
-/* Has the runtime delete the container, whose record is then of no more use. Only its exit status tells that
- * the container is gone; so this program stays until then, and otherwise behaves like the runtime: it ends as
- * the runtime does, and the runtime ends with it. */
+/* Makes the runtime delete the container, whose record then has no more use. Only the runtime's exit status
+ * shows that the container is gone. So this program stays until then, and otherwise behaves like the runtime:
+ * it ends as the runtime does, and the runtime ends with it. */
 static noreturn void have_it_deleted(const struct invocation *line, char **words) {
-    void (*before)(int) = signal(SIGCHLD, SIG_DFL); /* ignored, it takes the status away */
+    void (*before)(int) = signal(SIGCHLD, SIG_DFL); /* an ignored SIGCHLD loses the status */
     pid_t launcher = getpid();
     pid_t child = fork();
     if (child <= 0) {
@@ -82,7 +82,7 @@ static noreturn void have_it_deleted(const struct invocation *line, char **words
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE);
 }
 
-/* The shim's work, by a start worker of `xpu agent`; returns if nothing was done. */
+/* Has a start worker of `xpu agent` do the shim's work. Returns if nothing was done. */
 static void have_it_prepared(const struct invocation *line, const char *lib, int count, char **words) {
     struct agent_answer answer;
     void (*before)(int);
@@ -101,7 +101,7 @@ static void have_it_prepared(const struct invocation *line, const char *lib, int
     }
 }
 
-/* Becomes the shim, which gets the reading of the words, or with `by_agent` the program to become; returns on
+/* Becomes the shim, which gets the parsed words, or with `by_agent` the program to become. Returns on
  * failure. */
 static void become_shim(const struct invocation *line, int argc, char **argv, bool by_agent) {
     static char lib[PATH_MAX], handover[HANDOVER_SIZE];
@@ -120,7 +120,7 @@ static void become_shim(const struct invocation *line, int argc, char **argv, bo
 int main(int argc, char **argv) {
     static char runtime[PATH_MAX];
     char *nothing[] = {runtime, NULL};
-    if (argc < 1) { /* older kernels let a program be started without even its name */
+    if (argc < 1) { /* older kernels start a program even without its name */
         argc = 1;
         argv = nothing;
     }
@@ -143,7 +143,7 @@ int main(int argc, char **argv) {
     if (source == RUNTIME_KNOWN && spec != SPEC_ASKS)
         execve(line.creates ? created_keep(&line, runtime) : runtime, argv, environ);
 
-    /* Either the container asks for something, or which runtime it is must be worked out anew. */
+    /* The container asks for something, or the runtime must be determined anew. */
     if (source != RUNTIME_NONE)
         become_shim(&line, argc, argv, source == RUNTIME_KNOWN);
     if (source != RUNTIME_NONE && spec == SPEC_ASKS)

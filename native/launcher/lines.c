@@ -1,4 +1,4 @@
-/* A file of another kind than a regular one is never waited for, and never read beyond the requested size. */
+/* Any other kind of file than a regular one is never waited for, nor read beyond the requested size. */
 #include "lines.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
- * The compiled answer counts only if it is of the format that is known here (FORMAT in
- * src/xpu_runtime/config/cache.py), names the configuration file with its time, size and inode, and only root
- * or this user can write it. Any doubt is RUNTIME_STALE, and Python looks.
+ * The compiled answer counts only if its format is known here (FORMAT in src/xpu_runtime/config/cache.py), if
+ * it names the configuration file with its time, size and inode, and if only root or this user can write it.
+ * Any doubt is RUNTIME_STALE, and Python looks.
  */
 #include "runtime.h"
 
@@ -27,7 +27,7 @@ static const char *from_environment(const char *name, const char *fallback) {
 
 const char *run_dir(void) { return from_environment("XPU_RUN_DIR", default_run_dir); }
 
-/* This program under any name: executing it again would go on for ever. */
+/* This program under any name: executing it again would never end. */
 static bool is_ourselves(const struct stat *candidate) {
     struct stat self;
     if (stat("/proc/self/exe", &self) != 0) {

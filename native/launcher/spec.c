@@ -1,5 +1,5 @@
 /*
- * The file is searched for a few words in chunks that overlap, so that none is missed between two. A letter
+ * The file is searched for a few words in overlapping chunks, so that no word is lost between two. A letter
  * may be hidden as \u00XX: a spec that hides one counts as asking.
  */
 #include "spec.h"
@@ -11,12 +11,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Real specs are 10 to 100 KiB; runc reads them of any size, and so do we. */
+/* Real specs are 10 to 100 KiB. runc reads any size, and so does this. */
 enum { CHUNK = 64 * 1024, OVERLAP = 32 };
 
-/* One of these is in all that asks (`asks` in src/xpu_runtime/request/source.py): variables, or the
- * beginnings of their names, and the annotations' domain. The "/xpu" after it is left out as some JSON
- * writers escape the slash. None is longer than OVERLAP. */
+/* Every asking spec has one of these (`asks` in src/xpu_runtime/request/source.py): variables, or the
+ * beginnings of their names, and the annotations' domain. The "/xpu" after the domain is left out, because
+ * some JSON writers escape the slash. None is longer than OVERLAP. */
 static const char *const words[] = {"XPU_", "NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "yoyoworks.com"};
 
 static int hex(char c) {
@@ -26,8 +26,8 @@ static int hex(char c) {
                                   : -1;
 }
 
-/* Whether a printable ASCII character is written as \u00XX, which could hide a letter of a word that is
- * searched for. Go's encoder, which engines use, writes only < > and & that way. */
+/* Whether a printable ASCII character is written as \u00XX, which could hide a letter of a searched word.
+ * Go's encoder, which engines use, writes only < > and & that way. */
 static bool hides_letters(const char *text, size_t size) {
     static const char prefix[] = "\\u00";
     const char *end = text + size;
@@ -56,7 +56,7 @@ static enum spec_verdict read_spec(int fd) {
         ssize_t got = read(fd, window + kept, CHUNK);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got < 0) /* the runtime may have more luck, so this must not pass for plain */
+        if (got < 0) /* the runtime may have more luck, so this must not count as plain */
             return SPEC_ASKS;
         if (got == 0)
             return SPEC_PLAIN;
@@ -71,7 +71,7 @@ static enum spec_verdict read_spec(int fd) {
 enum spec_verdict spec_look(const char *bundle, const char *config) {
     if (bundle == NULL || *bundle == '\0')
         bundle = ".";
-    /* crun: a spec file given by name is relative to the working directory, unless it is config.json. */
+    /* crun: a spec file's name is relative to the working directory, unless it is config.json. */
     bool in_bundle = config == NULL || strcmp(config, "config.json") == 0;
     int folder = open(bundle, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
@@ -81,11 +81,11 @@ enum spec_verdict spec_look(const char *bundle, const char *config) {
     const char *name = in_bundle ? "config.json" : config;
     struct stat st;
     int fd = -1;
-    /* A FIFO is the runtime's alone, and not even opened: its writer would go on, and SIGPIPE would kill it
-     * when we close it. The requests of such a spec cannot be known; without our hooks its container gets no
+    /* A FIFO is the runtime's alone, and is not even opened: its writer would go on, and SIGPIPE would kill
+     * it at our close. The requests of such a spec are unknown. Without our hooks its container gets no
      * device. */
     if (fstatat(start, name, &st, 0) == 0 && S_ISREG(st.st_mode))
-        /* O_NONBLOCK: another file put in its place meanwhile must not hold us. */
+        /* O_NONBLOCK: another file in its place meanwhile must not block us. */
         fd = openat(start, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
         verdict = read_spec(fd);

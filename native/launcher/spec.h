@@ -1,8 +1,8 @@
 /*
- * Whether a bundle's spec may ask for an accelerator, told without reading its JSON.
+ * Whether a bundle's spec may ask for an accelerator, without reading its JSON.
  *
- * The answer may err on one side only: a spec that asks is never called plain. A spec that only looks as if
- * it asked costs a call of the shim, by a start worker or in Python of its own, which reads it properly.
+ * The answer may err on one side only: an asking spec never counts as plain. A spec that only looks like one
+ * costs a call of the shim, by a start worker or in a new Python, which reads it properly.
  */
 #ifndef XPU_LAUNCHER_SPEC_H
 #define XPU_LAUNCHER_SPEC_H
@@ -10,7 +10,7 @@
 enum spec_verdict {
     SPEC_PLAIN,     /* asks for nothing */
     SPEC_ASKS,      /* names an accelerator's variable or annotation, or was edited for one before */
-    SPEC_UNREADABLE /* not there, not a plain file, not ours to read: the runtime itself prints the error */
+    SPEC_UNREADABLE /* missing, no regular file, or not readable: the runtime itself prints the error */
 };
 
 /* `bundle` NULL or "": the working directory; `config` NULL: config.json in the bundle. Never blocks. */

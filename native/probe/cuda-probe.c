@@ -1,16 +1,17 @@
 /*
- * cuda-probe: what a program in a container sees of its GPU, through the driver API alone.
+ * cuda-probe: a program's view of its GPU in a container, through the driver API alone.
  *
  *   cuda-probe info                   devices, free and total memory
  *   cuda-probe alloc MIB... [--hold | --watch]
- *                                     allocates that many MiB one after the other, says how each went, and
- *                                     with --hold keeps what it got until it is killed; with --watch it
- *                                     says besides when free or total memory changes
- *   cuda-probe busy [SECONDS]         keeps the device busy, so long or until it is killed, and says each
- * second how many kernels were done in it: of a millisecond on a simulated card, of about that on a real one
- *   cuda-probe mps                    whether it is under MPS, and how many multiprocessors it may use
+ *                                     allocates that many MiB one after the other, prints each result, and
+ * with
+ *                                     --hold keeps the memory until it is killed; with --watch it also prints
+ *                                     each change of free or total memory
+ *   cuda-probe busy [SECONDS]         keeps the device busy, for that long or until it is killed, and prints
+ * the number of kernels done in each second: of a millisecond on a simulated card, of about that on a real
+ * one cuda-probe mps                    whether it is under MPS, and the number of multiprocessors it may use
  *
- * For the demo and the tests; runs on a real driver as on the simulated one. The library is opened at run
+ * For the demo and the tests. It runs on a real driver as on the simulated one. It opens the library at run
  * time, as most programs do, so that building it needs no driver. Exit status 0: every allocation succeeded;
  * 3: one did not; 1: no usable device.
  */
@@ -89,8 +90,8 @@ static void open_context(int device) {
     must("cuCtxSetCurrent", find("cuCtxSetCurrent")(context));
 }
 
-/* A simulated card takes the time from the name. A real one counts: by a clock, the kernel would take others'
- * time on the card for its own work. */
+/* A simulated card takes the time from the name. A real one counts: with a clock, the kernel would count
+ * others' time on the card as its own work. */
 static const char ptx[] = ".version 6.3\n.target sm_50\n.address_size 64\n"
                           ".visible .entry busy_1ms(.param .u64 iterations, .param .u64 out) {\n"
                           "    .reg .pred %p; .reg .b64 %d<4>;\n"
@@ -107,8 +108,8 @@ static const char ptx[] = ".version 6.3\n.target sm_50\n.address_size 64\n"
                           "    ret;\n"
                           "}\n";
 
-/* As the first process of a container it would otherwise not end at ^C or `docker stop`: no signal ends that
- * one unless it is handled. */
+/* As the first process of a container it would otherwise not end at ^C or `docker stop`: a signal ends such a
+ * process only if it is handled. */
 static void end(int number) {
     signal(number, SIG_DFL);
     raise(number);

@@ -9,7 +9,7 @@
 
 #define CUDA_API __attribute__((visibility("default")))
 
-#ifndef __cuda_cuda_h__ /* the real header's own types, where it came first */
+#ifndef __cuda_cuda_h__ /* the real header's own types, if it came first */
 
 typedef enum cudaError_enum {
     CUDA_SUCCESS = 0,

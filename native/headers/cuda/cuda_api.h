@@ -4,8 +4,8 @@
  * machine needs a CUDA toolkit to build; tests/unit/test_driver_headers.py compares each declaration with
  * that header.
  *
- * In each part the types stand within #ifndef __cuda_cuda_h__: where the real header was included before, it
- * has its own, and the compiler compares the functions.
+ * In each part the types are within #ifndef __cuda_cuda_h__: if the real header was included before, it has
+ * its own, and the compiler compares the functions.
  */
 #ifndef XPU_CUDA_API_H
 #define XPU_CUDA_API_H

@@ -1,6 +1,6 @@
 /*
- * Logical endpoints (CUDA 13.3), by which kernels of several devices address memory: successors of multicast
- * objects.
+ * Logical endpoints (CUDA 13.3), the successors of multicast objects: kernels of several devices address
+ * memory by them.
  */
 #ifndef XPU_CUDA_ENDPOINT_H
 #define XPU_CUDA_ENDPOINT_H

@@ -1,6 +1,6 @@
 /*
- * Device memory that is simply asked for: linear, pitched, managed; host memory; copies. The versions without
- * a number are those of 32-bit addresses. Pools and mappable memory are in vmm.h, arrays in array.h.
+ * Plain device memory: linear, pitched, managed; host memory; copies. The versions without a number are those
+ * of 32-bit addresses. vmm.h has pools and mappable memory, array.h has arrays.
  */
 #ifndef XPU_CUDA_MEMORY_H
 #define XPU_CUDA_MEMORY_H
@@ -99,7 +99,7 @@ typedef struct CUDA_MEMCPY3D_st {
 
 #endif
 
-/* Sizes as of now. */
+/* Sizes of the present versions. */
 CUDA_API CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device);
 CUDA_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
 CUDA_API CUresult cuMemGetInfo(unsigned int *free, unsigned int *total);

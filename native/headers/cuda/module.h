@@ -175,7 +175,7 @@ CUDA_API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned i
                                                  CUstream stream, void **arguments);
 CUDA_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count,
                                                        unsigned int flags);
-/* Of CUDA 1 to 3, which set shape and arguments apart. */
+/* From CUDA 1 to 3, which set shape and arguments apart. */
 CUDA_API CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z);
 CUDA_API CUresult cuLaunch(CUfunction function);
 CUDA_API CUresult cuLaunchGrid(CUfunction function, int width, int height);

@@ -19,7 +19,7 @@ typedef enum CUmemLocationType_enum {
     CU_MEM_LOCATION_TYPE_HOST = 2,
     CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
     CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
-    CU_MEM_LOCATION_TYPE_INVISIBLE = 5,              /* only told of pools, never asked for */
+    CU_MEM_LOCATION_TYPE_INVISIBLE = 5,              /* only reported for pools, never requested */
     CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* id: device | domain << 8 */
 } CUmemLocationType;
 
@@ -97,7 +97,7 @@ typedef struct CUmemPoolProps_st {
     CUmemAllocationHandleType handleTypes;
     CUmemLocation location;
     void *win32SecurityAttributes;
-    size_t maxSize; /* 0: no bound of the pool's own */
+    size_t maxSize; /* 0: no own bound */
     unsigned short usage;
     unsigned char gpuDirectRDMACapable;
     unsigned char reserved[53];
@@ -231,7 +231,7 @@ cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *mipmap, CUexternalMemo
                                         const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *description);
 CUDA_API CUresult cuDestroyExternalMemory(CUexternalMemory memory);
 
-/* Objects that several devices' memory is bound to. */
+/* Objects to which several devices' memory is bound. */
 #ifndef __cuda_cuda_h__
 typedef struct CUmulticastObjectProp_st {
     unsigned int numDevices;

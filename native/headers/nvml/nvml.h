@@ -7,7 +7,7 @@
 
 #define NVML_API __attribute__((visibility("default")))
 
-#ifndef __nvml_nvml_h__ /* the real header's own types, where it came first */
+#ifndef __nvml_nvml_h__ /* the real header's own types, if it came first */
 
 typedef enum {
     NVML_SUCCESS = 0,

@@ -1,5 +1,5 @@
 /*
- * Included before everything else: names the oldest version of each libc function that has several, so that
+ * Included before everything else. It names the oldest version of each libc function with several, so that
  * the interposers load in images as old as CentOS 7 (glibc 2.17) and Ubuntu 18.04.
  * tests/interposer/test_symbols.py checks the result.
  */
@@ -28,8 +28,8 @@ __asm__(".symver pthread_once, pthread_once@" XPU_OLDEST);
 __asm__(".symver pthread_setspecific, pthread_setspecific@" XPU_OLDEST);
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/* The headers of glibc 2.38 and newer take these for sscanf and the like; they differ in binary literals
- * only. */
+/* The headers of glibc 2.38 and newer use these for sscanf and similar functions. They differ only in binary
+ * literals. */
 __asm__(".symver __isoc23_sscanf, __isoc99_sscanf@" XPU_OLDEST_SCANF);
 __asm__(".symver __isoc23_strtol, strtol@" XPU_OLDEST);
 __asm__(".symver __isoc23_strtoul, strtoul@" XPU_OLDEST);

@@ -1,11 +1,11 @@
 /*
  * The container's processes, and the driver's report of them.
  *
- * The account is the authority on the container's processes, as every process that may allocate has a slot.
- * The driver is the authority on a process's use, if it lists the process by a pid that we know. Some drivers
- * list nothing in a pid namespace, others the host's pids: those are other processes here, except for the
- * ones that processes have found to be theirs (cuda/memory/reported.c). A process in a pid namespace of its
- * own, within the container's, is known to the account alone, by its own pid.
+ * The account is the authority on the container's processes, because every process that may allocate has a
+ * slot. The driver is the authority on a process's use, if it lists the process by a pid that we know. Some
+ * drivers list nothing in a PID namespace, others the host's pids: those are other processes here, except for
+ * the ones that processes have found to be theirs (cuda/memory/reported.c). A process in a PID namespace of
+ * its own, within the container's, is known only to the account, by its own pid.
  */
 #define _GNU_SOURCE
 #include "view.h"
@@ -14,7 +14,7 @@
 #include <signal.h>
 #include <string.h>
 
-/* A list may be longer by so much when it is asked for than when its length was. */
+/* A list may grow by this many entries between the question for its length and the list itself. */
 enum { COME_MEANWHILE = 64 };
 
 struct gathering {
@@ -69,7 +69,7 @@ const struct process *view_find(const struct processes *own, unsigned int pid) {
     return NULL;
 }
 
-/* By the driver's id of it. */
+/* Finds one by the driver's id of it. */
 static struct process *find_listed(const struct processes *own, unsigned int id) {
     for (unsigned int i = 0; i < own->count; i++)
         if ((own->host ? own->found[i].listed_as : own->found[i].pid) == id)
@@ -125,7 +125,7 @@ nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *info
 
 /* ---- the driver's lists ---- */
 
-/* The host's pids: some of them are no processes here. */
+/* The host's pids: some of them belong to no process here. */
 static bool foreign(const nvmlProcessInfo_t *infos, unsigned int count) {
     for (unsigned int i = 0; i < count; i++)
         if (kill((pid_t)infos[i].pid, 0) < 0 && errno == ESRCH)
@@ -133,8 +133,8 @@ static bool foreign(const nvmlProcessInfo_t *infos, unsigned int count) {
     return false;
 }
 
-/* The driver's list, empty where it is of the host's pids and none of them is known. One that has just ended
- * looks the same, and is no longer in a second list. */
+/* The driver's list. It is empty if it has the host's pids and none of them is known. A process that has just
+ * ended looks the same, and is no longer in a second list. */
 static nvmlReturn_t list_of_ours(nvmlDevice_t device, unsigned int mode, nvmlProcessInfo_t **infos,
                                  unsigned int *count) {
     nvmlReturn_t result = xpu_nvml_processes(device, mode, infos, count);

@@ -1,5 +1,5 @@
 /*
- * Lists of processes. They have this container's own, and no others.
+ * Lists of processes: the container's own alone.
  */
 #define _GNU_SOURCE
 #include "view.h"
@@ -9,7 +9,7 @@
 
 /* ---- running processes ---- */
 
-/* Processes of an MPS server are in a list of their own. */
+/* An MPS server's processes are in a list of their own. */
 static void leave_out_mps(nvmlDevice_t device, struct processes *own) {
     struct processes mps;
     if (view_listed(device, NVML_PROCESS_MODE_MPS, &mps) != NVML_SUCCESS)
@@ -32,8 +32,8 @@ static void instance_of(nvmlDevice_t device, unsigned int *gi, unsigned int *ci)
         *ci = ~0u;
 }
 
-/* The processes of a kind: those that the driver lists, and for compute those that have memory of this device
- * by the account, as the driver may not know their pids. */
+/* The processes of a kind: those that the driver lists. For compute also those with memory of this device by
+ * the account, because the driver may not know their pids. */
 static nvmlReturn_t running(nvmlDevice_t device, unsigned int mode, struct processes *own) {
     unsigned int kept = 0, gi = ~0u, ci = ~0u;
     nvmlReturn_t result = view_listed(device, mode, own);
@@ -57,8 +57,8 @@ static nvmlReturn_t running(nvmlDevice_t device, unsigned int mode, struct proce
     return NVML_SUCCESS;
 }
 
-/* R535 up to 535.86 had one field more in the third version; 535.98 took the functions away, and later
- * releases brought them back as they had been. */
+/* R535 up to 535.86 had one field more in the third version. 535.98 removed the functions, and later releases
+ * brought them back in their earlier form. */
 static size_t size_in_third(void) {
     static _Atomic size_t known;
     size_t size = atomic_load_explicit(&known, memory_order_relaxed);
@@ -75,7 +75,7 @@ static size_t size_in_third(void) {
     return size;
 }
 
-/* Entries of any version begin alike; `size` says which one. */
+/* Entries of any version begin alike. `size` shows the version. */
 static nvmlReturn_t answer(nvmlDevice_t device, unsigned int mode, unsigned int *count, void *infos,
                            size_t size) {
     struct processes own = {0};
@@ -91,8 +91,8 @@ static nvmlReturn_t answer(nvmlDevice_t device, unsigned int mode, unsigned int 
     return result;
 }
 
-/* Whether NVML is up, the handle is one and the card answers is for the real library to say: it is asked with
- * a list of capacity 0. */
+/* The real library checks whether NVML is up, the handle is valid and the card answers: it is asked with a
+ * list of capacity 0. */
 #define RUNNING(function, info, mode, size)                                                                  \
     nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, info *infos) {                           \
         unsigned int none = 0;                                                                               \
@@ -127,8 +127,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 
 /* ---- names ---- */
 
-/* The account's name is the kernel's, of 15 letters; a path that ends in such a name says more. A name that
- * does not fit belongs to another process of the same pid, in another pid namespace. */
+/* The account's name is the kernel's, of 15 letters. A path that ends in such a name says more. A name that
+ * does not fit belongs to another process of the same pid, in another PID namespace. */
 static bool same_program(const char *path, const char *name) {
     const char *last = strrchr(path, '/');
     return name[0] && strncmp(last ? last + 1 : path, name, strlen(name)) == 0;
@@ -147,7 +147,7 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
     else if (result != NVML_SUCCESS || !same_program(name, process->name))
         result = process->name[0] ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
     else
-        process = NULL; /* the driver's name it is */
+        process = NULL; /* use the driver's name */
     if (process && result == NVML_SUCCESS)
         snprintf(name, length, "%s", process->name);
     else if (result != NVML_SUCCESS)

@@ -1,6 +1,6 @@
 /*
  * Memory. A card has the size of the slice, and its used memory is this container's use. Without a limit, and
- * for a device that is not of the grant, the driver's answers stand.
+ * for a device outside the grant, the driver's answers stand.
  */
 #define _GNU_SOURCE
 #include "view.h"
@@ -9,7 +9,7 @@ struct share {
     uint64_t total, used, free; /* bytes */
 };
 
-/* More than the limit may be in use, after the limit was lowered; of a card that full nothing is free. */
+/* More than the limit may be in use, after the limit was lowered. Nothing of such a card is free. */
 static bool share(nvmlDevice_t device, uint64_t card_total, uint64_t card_free, struct share *mine) {
     int index = xpu_nvml_index(device);
     uint64_t limit = index < 0 ? XPU_NO_LIMIT : xpu_limit(index);
@@ -32,7 +32,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
     return result;
 }
 
-/* The card's, of a driver before R510 by the older variant, whose used memory includes the reserved. */
+/* The card's figures. A driver before R510 has only the older variant, whose used memory includes the
+ * reserved. */
 static nvmlReturn_t card_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     nvmlMemory_t older;
     nvmlReturn_t result = ASK(nvmlDeviceGetMemoryInfo_v2, device, memory);
@@ -46,8 +47,8 @@ static nvmlReturn_t card_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     return result;
 }
 
-/* On a card that is promised more than once, the others' part of the slice's size is `reserved`: the numbers
- * add up. */
+/* If a card's memory is granted more than once, the others' part of the slice's size is `reserved`, so that
+ * the numbers add up. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct share mine;
     nvmlReturn_t result = card_memory(device, memory);
@@ -58,8 +59,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return result;
 }
 
-/* The driver has one number for the card, and none for a process: no more of the window can be this
- * container's than it has memory. */
+/* The driver has one number for the card, and none for a process: this container's part of the window is at
+ * most its memory. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
     struct share mine;
     nvmlReturn_t result = ASK(nvmlDeviceGetBAR1MemoryInfo, device, memory);
@@ -91,7 +92,7 @@ nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfCo
     return result;
 }
 
-/* A MIG device's size stands among its attributes, too. */
+/* A MIG device's attributes have its size, too. */
 static void bound_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes) {
     struct share mine;
     if (share(device, UINT64_MAX, UINT64_MAX, &mine))

@@ -27,7 +27,7 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *coun
     return result;
 }
 
-/* The driver's id of one of our processes; 0: it is none, or not known. */
+/* The driver's id of one of our processes; 0: it is none of ours, or unknown. */
 static unsigned int id_of(unsigned int pid) {
     struct processes own;
     const struct process *process = view_processes(-1, &own) ? view_find(&own, pid) : NULL;
@@ -48,7 +48,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid,
     return result;
 }
 
-/* Of drivers before R610 by the older variant, which has no sums of samples. */
+/* Drivers before R610 have only the older variant, without sums of samples. */
 static nvmlReturn_t stats_of(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
     nvmlAccountingStats_t older;
     nvmlReturn_t result = ASK(nvmlDeviceGetAccountingStats_v2, device, stats);
@@ -84,7 +84,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccounting
 
 /* ---- sessions ---- */
 
-/* A list of sessions; *sessions is to be freed. */
+/* A list of sessions. The caller frees *sessions. */
 #define SESSIONS(function, session)                                                                          \
     static nvmlReturn_t ask_##function(nvmlDevice_t device, void *sessions, unsigned int *count,             \
                                        void *unused) {                                                       \

@@ -19,7 +19,7 @@ static bool start(void) {
     return true;
 }
 
-/* The real library's own calls from one of these to another come by here as well, and do no harm. */
+/* The real library's own calls from one of these to another pass here too, and do no harm. */
 nvmlReturn_t nvmlInit(void) { return start() ? ASK(nvmlInit) : NVML_ERROR_NO_PERMISSION; }
 
 nvmlReturn_t nvmlInit_v2(void) { return start() ? ASK(nvmlInit_v2) : NVML_ERROR_NO_PERMISSION; }

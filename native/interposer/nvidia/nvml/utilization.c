@@ -1,6 +1,6 @@
 /*
- * Utilisation. Where the driver has samples for each process, a device is as
- * busy as this container's processes make it; where it has none for them, its own answer stands.
+ * Utilisation. If the driver has samples of this container's processes, a device is as busy as these make it.
+ * Otherwise the driver's own answer stands.
  */
 #define _GNU_SOURCE
 #include "view.h"
@@ -21,7 +21,7 @@ static nvmlReturn_t ask_samples(nvmlDevice_t device, void *samples, unsigned int
     return ASK(nvmlDeviceGetProcessUtilization, device, samples, count, *(unsigned long long *)since);
 }
 
-/* The driver's samples since `since` (µs), those of our processes kept; *samples is to be freed. */
+/* The driver's samples of our processes since `since` (µs). The caller frees *samples. */
 static nvmlReturn_t samples_of_ours(nvmlDevice_t device, unsigned long long since, sample **samples,
                                     unsigned int *count) {
     return view_ours(device, ask_samples, &since, sizeof **samples, __builtin_offsetof(sample, pid),
@@ -56,8 +56,8 @@ static nvmlReturn_t ask_infos(nvmlDevice_t device, void *entries, unsigned int *
     return result;
 }
 
-/* The same of the newer list (since R550), which has JPEG and optical flow too; `procUtilArray` is to be
- * freed. */
+/* The same for the newer list (since R550), which has JPEG and optical flow too. The caller frees
+ * `procUtilArray`. */
 static nvmlReturn_t infos_of_ours(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *infos) {
     void *entries;
     nvmlReturn_t result = view_ours(device, ask_infos, infos, sizeof *infos->procUtilArray,
@@ -88,12 +88,12 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
 
 /* ---- of the container as a whole ---- */
 
-/* Samples come once a second or more often: those of two seconds have one of each process. */
+/* Samples come at least once a second: two seconds of them have one of each process. */
 enum { WINDOW = 2000000 /* µs */ };
 
 static unsigned int percent(unsigned int sum) { return sum < 100 ? sum : 100; }
 
-/* The newest sample of each process, added up. */
+/* The sum of each process's newest sample. */
 static void add_up(const sample *samples, unsigned int count, struct busy *busy) {
     for (unsigned int i = 0; i < count; i++) {
         bool newest = true;
@@ -110,7 +110,7 @@ static void add_up(const sample *samples, unsigned int count, struct busy *busy)
     }
 }
 
-/* False where the driver knows our processes by no pid of ours, so that it has no samples of them either. */
+/* False if the driver knows our processes by no pid of ours: it has no samples of them either. */
 static bool known(nvmlDevice_t device, bool *none) {
     struct processes own;
     if (view_listed(device, NVML_PROCESS_MODE_COMPUTE, &own) != NVML_SUCCESS)
@@ -123,14 +123,14 @@ static bool known(nvmlDevice_t device, bool *none) {
     return is;
 }
 
-/* The time (us since 1970) from which on samples count. */
+/* The time (us since 1970) from which samples count. */
 static unsigned long long window_start(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000 - WINDOW;
 }
 
-/* How busy this container keeps the device; false where that cannot be told. */
+/* How busy this container keeps the device. False if that is unknown. */
 static bool busy_of_ours(nvmlDevice_t device, struct busy *busy) {
     sample *samples;
     unsigned int count = 0;
@@ -145,7 +145,7 @@ static bool busy_of_ours(nvmlDevice_t device, struct busy *busy) {
     return result == NVML_SUCCESS || result == NVML_ERROR_NOT_FOUND;
 }
 
-/* The same of the engines that only the newer list tells of. */
+/* The same for the engines that only the newer list has. */
 static bool engines_of_ours(nvmlDevice_t device, unsigned int *jpeg, unsigned int *flow) {
     nvmlProcessesUtilizationInfo_v1_t infos = {.version =
                                                    NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1),
@@ -160,7 +160,7 @@ static bool engines_of_ours(nvmlDevice_t device, unsigned int *jpeg, unsigned in
     sample *samples = calloc(count + 1, sizeof *samples);
     for (unsigned int i = 0; samples && i < count; i++) {
         const nvmlProcessUtilizationInfo_v1_t *info = &infos.procUtilArray[i];
-        /* (encoder and decoder are other engines, added up alike) */
+        /* encoder and decoder are other engines, and are summed in the same way */
         samples[i] = (sample){.pid = info->pid,
                               .timeStamp = info->timeStamp,
                               .encUtil = info->jpgUtil,
@@ -195,7 +195,7 @@ nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamic
     return result;
 }
 
-/* This container's present value for a kind of samples; false: the kind measures something else, or the value
+/* This container's present value for a kind of samples. False: the kind measures something else, or the value
  * is unknown. */
 static bool rate_of_ours(nvmlDevice_t device, nvmlSamplingType_t type, unsigned int *rate) {
     struct busy busy;
@@ -226,8 +226,7 @@ RATE(nvmlDeviceGetDecoderUtilization, NVML_DEC_UTILIZATION_SAMPLES)
 RATE(nvmlDeviceGetJpgUtilization, NVML_JPG_UTILIZATION_SAMPLES)
 RATE(nvmlDeviceGetOfaUtilization, NVML_OFA_UTILIZATION_SAMPLES)
 
-/* The card's samples of the past cannot be taken apart: none is shown above this container's present value.
- */
+/* The card's samples of the past cannot be split: none is shown above this container's present value. */
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
                                   nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
     unsigned int rate;

@@ -1,9 +1,9 @@
 /*
- * Inside the interposer of libnvidia-ml: what its files share.
+ * The interposer of libnvidia-ml: declarations that its files share.
  *
- * Each function asks the real library first, so that handles, arguments and errors are judged where they
- * belong, and then makes the answer one about this container's slice. The pages are only read; nothing here
- * takes a slot, holds a lock or keeps a descriptor, so that threads and forks need no care.
+ * Each function asks the real library first, which checks handles and arguments, and then turns the answer
+ * into one about this container's slice. The pages are only read. Nothing here takes a slot, holds a lock or
+ * keeps a descriptor, so threads and forks need no care.
  */
 #ifndef XPU_NVML_VIEW_H
 #define XPU_NVML_VIEW_H
@@ -22,44 +22,44 @@
         : !view_allowed() ? NVML_ERROR_NO_PERMISSION                                                         \
                           : real_function(__VA_ARGS__);                                                      \
     })
-/* True with valid pages. If not, one line on stderr says so. */
+/* True with valid pages. Without them one line on stderr says so. */
 bool view_allowed(void);
 
 /* A process of this container, as one device sees it. */
 struct process {
-    unsigned int pid, listed_as; /* here, and by the driver; 0: not known */
-    unsigned long long used;     /* bytes: by the driver, or by the account where the driver reports none */
+    unsigned int pid, listed_as; /* here, and by the driver; 0: unknown */
+    unsigned long long used;     /* bytes by the driver, or by the account if the driver reports none */
     unsigned int gi, ci;         /* all ones without MIG */
-    bool twice;                  /* two processes of this pid: one is in a pid namespace of its own */
-    bool listed;                 /* by the driver, as a process of the kind that was asked for */
+    bool twice;                  /* two processes have this pid: one is in a PID namespace of its own */
+    bool listed;                 /* by the driver, as a process of the requested kind */
     char name[16];
 };
 
 struct processes {
-    struct process *found; /* to be freed by the caller */
+    struct process *found; /* the caller frees it */
     unsigned int count;
     bool known; /* the driver lists at least one of ours */
-    bool host;  /* it lists them by other ids than they have here */
+    bool host;  /* it lists them by ids other than their pids here */
 };
 
-/* All processes of the container (view_processes), and with the driver's report of them as processes of a
- * kind (NVML_PROCESS_MODE_*). view_processes is false when there is no memory for the list. */
+/* All processes of the container (view_processes); the same with the driver's report of them as processes of
+ * a kind (NVML_PROCESS_MODE_*). view_processes is false without memory for the list. */
 bool view_processes(int index, struct processes *own);
 nvmlReturn_t view_listed(nvmlDevice_t device, unsigned int mode, struct processes *own);
 const struct process *view_find(const struct processes *own, unsigned int pid);
-/* Keeps those entries of a driver's list whose pid, a 32-bit integer at `pid_at`, is one of ours, by its pid
- * here; returns their number. */
+/* Keeps the entries of a driver's list whose pid, a 32-bit integer at `pid_at`, is one of ours, with the pid
+ * here. Returns their number. */
 unsigned int view_keep(const struct processes *own, void *entries, unsigned int count, size_t size,
                        size_t pid_at);
 
 /* Asks for a list that the driver keeps by process twice, for its length (`entries` NULL) and for itself, by
- * `ask` with `more` of the caller's own, and keeps ours as view_keep does. *entries is to be freed. */
+ * `ask` with the caller's `more`, and keeps ours as view_keep does. The caller frees *entries. */
 typedef nvmlReturn_t view_ask(nvmlDevice_t device, void *entries, unsigned int *count, void *more);
 nvmlReturn_t view_ours(nvmlDevice_t device, view_ask *ask, void *more, size_t size, size_t pid_at,
                        void **entries, unsigned int *count);
 
-/* NVML's convention for lists: *count is the capacity of the caller's list, and becomes the number there is.
- */
+/* NVML's convention for lists: *count is the capacity of the caller's list, and becomes the number of
+ * entries. */
 nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos);
 
 #endif

@@ -45,8 +45,7 @@ XPU_NEED(cuCtxPushCurrent_v2)
 XPU_OLDER(cuCtxSynchronize_v2, cuCtxSynchronize)
 
 /* Numba calls it without an argument, because it knows only cuCtxSynchronize: the argument may be any value.
- * So a context that was not made here means the current one, as NULL does, and is not passed to the driver.
- * */
+ * So a context that was not made here means the current one, as NULL does. The driver does not get it. */
 static CUresult older_cuCtxSynchronize_v2(CUcontext context) {
     struct xpu_entry entry;
     if (!context || !xpu_table_find(XPU_CONTEXTS, (uintptr_t)context, &entry))

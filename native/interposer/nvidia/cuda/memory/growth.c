@@ -52,8 +52,7 @@ static uint64_t size_of_context(struct xpu_growth *growth, uint64_t seen) {
     return growth->alike || !usual || (seen <= usual && seen >= usual / 2) ? seen : usual;
 }
 
-/* The memory of the real call: the fall of the card's free memory, less the known memory of other processes.
- * */
+/* The memory of the real call: the fall of the card's free memory, less that of other known processes. */
 static uint64_t taken_of_card(struct xpu_growth *growth) {
     uint64_t free_after;
     if (growth->shared || !growth->free_known || !xpu_card_free(growth->device, &free_after))
@@ -83,8 +82,7 @@ static void recognize(const struct xpu_growth *growth) {
         xpu_reported_recognize(growth->device, &growth->ids, xpu_beyond(growth->free_before, free_after));
 }
 
-/* The overhead after the call. If the report leaves it open, the change of the card's free memory gives it.
- * */
+/* The overhead after the call. If the report leaves it open, the card's free memory gives it. */
 static uint64_t overhead_after(struct xpu_growth *growth, uint64_t now) {
     struct xpu_overhead_reading reading;
     bool known = xpu_overhead_read(growth->device, 1, &reading);

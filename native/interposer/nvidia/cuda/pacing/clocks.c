@@ -1,9 +1,9 @@
 #include "clocks.h"
 
-/* Clocks part by no more than this, of a million: oscillators differ by some tens, and CLOCK_MONOTONIC is
+/* Clocks differ by no more than this, of a million: oscillators differ by some tens, and CLOCK_MONOTONIC is
  * slewed by up to 500. With too little, the device's clock would run away, all probes would seem to have
- * waited for others, and the container would not be charged at all. Too much costs little: after others had a
- * long time slice, a probe that waited for its last microseconds passes for one that did not wait. */
+ * waited for others, and the container would not be charged at all. Too much costs little: after a long time
+ * slice of others, a probe that waited for its last microseconds counts as one that did not wait. */
 static const int64_t DRIFT_PPM = 1000;
 
 int64_t xpu_clocks_compare(struct xpu_clocks *clocks, int64_t recorded, int64_t completed) {

@@ -1,6 +1,6 @@
 /*
- * A table in which each hash of a key has some places: of more kinds that meet there, the one that was
- * measured longest ago is forgotten, and measured anew when it is launched again.
+ * A table in which each hash of a key has some places. If more kinds meet there, the one that was measured
+ * longest ago is forgotten, and measured anew at its next launch.
  */
 #include "costs.h"
 #include "cuda/driver/real.h"
@@ -10,23 +10,23 @@
 enum {
     PLACES = 2048, /* a power of two */
     WAYS = 8,      /* places of a hash: a large model has a thousand kinds of launches */
-    /* The assumed cost of a launch that was never measured: a program can have some of these under way at
-     * once, and no more (DEPTH_NS in gate.c). */
+    /* The assumed cost of an unmeasured launch: a program can have a few of these under way at once (DEPTH_NS
+     * in gate.c). */
     UNKNOWN_NS = 1000000,
-    /* Of each new measurement one part in so many counts; of one that is not sure, one in more. */
+    /* The part of a new measurement that counts is one in this many; for an unsure one it is smaller. */
     WEIGHT = 4,
     UNSURE_WEIGHT = 16,
-    /* A kind is measured again after so many looks that were due, some 20 to 60 ms. */
+    /* A kind is measured again after this many looks that were due, some 20 to 60 ms. */
     DUE_TICKS = 32,
-    /* So long each launch of a kind is measured that took longer than was known of it. On a busy host the
-     * measuring thread finds one some thirty times a second at most. */
+    /* For this time each launch of a kind is measured after one took longer than known. On a busy host the
+     * measuring thread finds some thirty of them a second at most. */
     WATCHED_NS = 1000000000,
 };
 
 struct place {
     uint64_t key;          /* 0: free; all atomic */
     uint64_t ns;           /* 0: not measured */
-    uint32_t tick;         /* when a marker has followed one last */
+    uint32_t tick;         /* of the last launch that a marker followed */
     int64_t watched_until; /* CLOCK_MONOTONIC */
 };
 static struct place places[PLACES];

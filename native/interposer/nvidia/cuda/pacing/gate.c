@@ -1,7 +1,7 @@
 /*
- * The gate: the predicted cost of a launch is taken from the container's budget before the launch, a lease at
- * a time for each thread, so that most launches touch nothing that is shared. The only wait without an end is
- * that for budget, which comes back with time.
+ * The gate. The predicted cost of a launch is taken from the container's budget before the launch, a lease at
+ * a time for each thread, so that most launches use nothing shared. The only wait without an end is that for
+ * budget, which comes back with time.
  */
 #define _GNU_SOURCE
 #include "gate.h"
@@ -21,34 +21,34 @@
 #include <unistd.h>
 
 enum {
-    /* The time that a thread takes from the budget at once. More saves shared work; the part that an idle
-     * thread keeps is not lost, but no other thread can use it. */
+    /* The time that a thread takes from the budget at once. More of it saves shared work. The rest of an idle
+     * thread is not lost, but no other thread can use it. */
     LEASE_NS = 200000,
-    /* Work under way beyond which a launch waits. It must outlast a delay of the sampler; and work under way
-     * cannot be taken back when the share shrinks. */
+    /* The amount of work under way beyond which a launch waits. It must outlast a delay of the sampler. Work
+     * under way cannot be taken back when the share shrinks. */
     DEPTH_NS = 20000000,
-    /* How long it waits for that at least: the work under way may itself wait for this launch. Work of its
-     * own stream can do so only by way of the program. */
+    /* The least wait for that: the work under way may itself wait for this launch. Work of the launch's own
+     * stream can do so only through the program. */
     DEPTH_WAIT_NS = 20000000,
     STREAM_DEPTH_WAIT_NS = 100000000,
     LONGEST_DEPTH_NS = 1000000000,
     LONGEST_DEPTH_WAIT_NS = 2020000000,
-    /* How long a launch waits for budget while work of another stream spends it, and nothing ends: that work
-     * may itself wait for this launch, and no budget comes back. Twice as long each time, until some has:
-     * otherwise kernels of some seconds in many streams would need no budget at all. */
+    /* The longest wait for budget while work of another stream spends it, and nothing ends: that work may
+     * itself wait for this launch, and no budget comes back. The wait doubles each time until some work has
+     * ended: otherwise kernels of some seconds in many streams would need no budget at all. */
     STALL_NS = 50000000,
-    /* The same behind work of its own stream, which can wait for this launch only by way of the program: by
-     * then a kernel of two seconds has ended. Less for launches that are known to be short, and few. */
+    /* The same behind work of its own stream, which can wait for this launch only through the program: by
+     * then a kernel of two seconds has ended. The wait is shorter for a few launches that are known to be
+     * short. */
     BEHIND_STALL_NS = 2000000000,
     SHORT_BEHIND_NS = 100000000,
-    /* Others may have the device too: work takes several times as long then as it should. */
+    /* Others may have the device too: work then takes several times its own time. */
     BESIDE_OTHERS = 8,
-    /* While others have the device too, a launch that has to wait for budget waits until there is so much,
-     * about a time slice: each slice costs a switch, and a slice for one short kernel as much as a whole one.
-     */
+    /* While others have the device too, a waiting launch saves up this much budget, about a time slice: each
+     * slice costs a switch, and a slice for one short kernel costs as much as a whole one. */
     TIME_SLICE_NS = 1000000,
     LONGEST_TURN_WAIT_NS = 10000000,
-    /* How long a launch waits for an event to mark the begin of its stream's work. */
+    /* The longest wait for an event to mark the begin of the stream's work. */
     UNMARKED_NS = 20000000,
     SHORT_PAUSE_NS = 300000,
     LONG_PAUSE_NS = 2000000,
@@ -57,11 +57,11 @@ enum {
 
 static __thread struct {
     struct xpu_tracker *tracker;
-    CUcontext context; /* the tracker's, when the lease was taken */
+    CUcontext context; /* the tracker's, at the time of the lease */
     uint64_t ns;
 } lease;
 
-/* When the last launch that could not be measured was let go, for each device; atomic. */
+/* The time of the last unmeasurable launch, for each device; atomic. */
 static uint64_t lasts[XPU_DEVICES];
 
 static void forget(void) {
@@ -70,7 +70,7 @@ static void forget(void) {
 }
 XPU_AT_FORK(forget)
 
-/* A wait for others' work: if no thread of ours can see it, this one looks itself. */
+/* Waits for others' work. If no thread of ours can see its end, this one looks itself. */
 static void pause_for(uint64_t ns) {
     xpu_sampler_look_without_thread();
     struct timespec time = {.tv_nsec = (long)(ns < LONG_PAUSE_NS ? ns : LONG_PAUSE_NS)};
@@ -110,7 +110,7 @@ static void lease_is(struct xpu_tracker *tracker, uint64_t ns) {
         (void)pthread_once(&once, make_key);
         (void)pthread_setspecific(at_thread_end, &lease);
     }
-    /* A thread that goes from device to device would lose the rest each time. */
+    /* A thread that changes between devices would lose the rest each time. */
     if (lease.tracker && lease.tracker != tracker && leased(lease.tracker))
         xpu_budget_settle(lease.tracker->device, -(int64_t)lease.ns, lease.ns, 0, xpu_now());
     lease.tracker = tracker;
@@ -122,7 +122,7 @@ static bool has_work(const struct xpu_tracked_stream *on) {
     return __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) != __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
 }
 
-/* Whether there is work that may wait for the launch: the work of its own stream comes before it. */
+/* Whether there is work that may wait for the launch: work of its own stream comes before it. */
 static bool others_work(const struct xpu_pace *pace, const struct xpu_tracker *tracker) {
     XPU_EACH_STREAM (i, tracker)
         if (&tracker->streams[i] != pace->on && has_work(&tracker->streams[i]))
@@ -130,9 +130,8 @@ static bool others_work(const struct xpu_pace *pace, const struct xpu_tracker *t
     return false;
 }
 
-/* How long the next launch waits for less to be under way: the longer the launch itself takes, the longer it
- * waits, and four times as long after each launch that was let go while nothing has ended: an unmeasured
- * launch may take any time. */
+/* The next launch's wait for less work under way. It grows with the launch's own time, and fourfold after
+ * each launch that was let go while nothing has ended: an unmeasured launch may take any time. */
 static uint64_t depth_wait_ns(const struct xpu_pace *pace, struct xpu_tracker *tracker, uint64_t under_way) {
     uint32_t ended = __atomic_load_n(&tracker->ended_count, __ATOMIC_RELAXED);
     uint32_t times = __atomic_load_n(&tracker->let_go, __ATOMIC_RELAXED);
@@ -152,7 +151,7 @@ static void let_go(struct xpu_tracker *tracker) {
     __atomic_fetch_add(&tracker->let_go, 1, __ATOMIC_RELAXED);
 }
 
-/* Too much is under way that was not measured. */
+/* Too much unmeasured work is under way. */
 static void wait_for_depth(const struct xpu_pace *pace, struct xpu_tracker *tracker) {
     uint64_t began = xpu_now(), most = 0;
     for (;;) {
@@ -165,7 +164,7 @@ static void wait_for_depth(const struct xpu_pace *pace, struct xpu_tracker *trac
             let_go(tracker);
             return;
         }
-        /* Others slow it down that were lent its time: the agent is to take that back. */
+        /* Others that were lent its time slow it down: the agent must take the time back. */
         if (__atomic_load_n(&tracker->contended, __ATOMIC_RELAXED))
             xpu_budget_waits(tracker->device);
         pause_for(SHORT_PAUSE_NS);
@@ -175,18 +174,18 @@ static void wait_for_depth(const struct xpu_pace *pace, struct xpu_tracker *trac
 /* ---- work that waits for a launch ----
  *
  * A kernel that spins until another stream's has run spends the budget for which that other one waits. So
- * does one that spins until the program ends it, after some more launches in the same stream. Such a launch
- * is let through, and its cost added to the debt. */
+ * does a kernel that spins until the program ends it, after some more launches in the same stream. Such a
+ * launch is let through, and its cost added to the debt. */
 
 static const uint64_t LONGEST_STALL_NS = 60000000000;
 
 struct stall {
-    uint64_t since; /* when nothing had ended yet; 0: not looked at */
+    uint64_t since; /* the time since nothing has ended; 0: not looked at */
     uint32_t ended;
 };
 
-/* Whether there is work that has begun, so that it spends budget, in the launch's own stream or in others.
- * Work that waits itself, for the host or another device, spends none. */
+/* Whether there is work that has begun and spends budget, in the launch's own stream or in others. Work that
+ * waits itself, for the host or another device, spends none. */
 static bool runs(const struct xpu_pace *pace, const struct xpu_tracker *tracker, bool behind) {
     XPU_EACH_STREAM (i, tracker)
         if ((&tracker->streams[i] == pace->on) == behind && has_work(&tracker->streams[i]) &&
@@ -215,7 +214,7 @@ static bool is_stalled(const struct xpu_pace *pace, struct xpu_tracker *tracker,
     bool behind = has_work(pace->on);
     if (!stall->since || stall->ended != ended || !runs(pace, tracker, behind))
         *stall = (struct stall){now, ended};
-    /* Nothing has ended since one before it was let through. */
+    /* Nothing has ended since an earlier one was let through. */
     if (behind && is_short(pace, __atomic_load_n(&tracker->inflight, __ATOMIC_RELAXED)) &&
         __atomic_load_n(&tracker->behind_at, __ATOMIC_RELAXED) == (uint64_t)ended + 1)
         return true;
@@ -234,13 +233,13 @@ static void let_through(const struct xpu_pace *pace, struct xpu_tracker *tracker
     __atomic_store_n(&tracker->stall, most < LONGEST_STALL_NS ? most : LONGEST_STALL_NS, __ATOMIC_RELAXED);
 }
 
-/* Whether nothing that the container launches can be more than its share. */
+/* Whether the container's launches cannot exceed its share. */
 static bool is_free(int device, uint32_t share, uint64_t now) {
     return share == XPU_WHOLE || xpu_parts_fit(device, share, now);
 }
 
-/* The time to save up for a whole slice, ns; 0 if no other container uses the device, and if other streams
- * have work: the context has its slices then anyway, and that work may wait for this launch. And 0 for a
+/* The time to save up for a whole slice, ns. 0 if no other container uses the device, and if other streams
+ * have work: the context has its slices then anyway, and that work may wait for this launch. Also 0 for a
  * launch that has waited too long: another process of the container, which wakes a little earlier, could take
  * the saved time for ever. */
 static uint64_t slice_ns(const struct xpu_pace *pace, const struct xpu_tracker *tracker, uint32_t share,
@@ -279,13 +278,13 @@ static bool wait_for_budget(const struct xpu_pace *pace, struct xpu_tracker *tra
         }
         if (!waited) {
             /* In every stream: nothing more may come there meanwhile, and a stream whose work has no marked
-             * end is charged until one is seen. */
+             * end is charged until an end is seen. */
             xpu_marker_end(tracker, pace->on, pace->stream);
             xpu_marker_late_all(tracker, INT64_MAX);
             reaped_at = now;
         }
         if (now - reaped_at > REAP_NS) {
-            /* Unused charges of a dead process of the container are ours to use. */
+            /* Unused charges of the container's dead processes are ours to use. */
             xpu_reap();
             reaped_at = now;
         }
@@ -300,13 +299,13 @@ static int first_with_cap(void) {
     return 0;
 }
 
-/* Nothing can be measured in this context: all the time since this process's last launch counts as used, and
- * a launch as a millisecond at least. This overcharges a program that waits for its work, the more the longer
- * it waits for budget. It need not be fair. */
+/* Nothing can be measured in this context. All the time since this process's last launch counts as used, and
+ * a launch as at least a millisecond. This overcharges a program that waits for its work, and more so the
+ * longer it waits for budget. It need not be fair. */
 void xpu_gate_pass_unmeasured(const struct xpu_tracker *tracker, uint64_t since) {
     int device = tracker ? tracker->device : 0;
     if (!tracker && xpu_granted_here(&device) != CUDA_SUCCESS)
-        device = first_with_cap(); /* its device is unknown, and it takes some device's time */
+        device = first_with_cap(); /* its device is unknown, and it takes time of some device */
     uint64_t *last = &lasts[device];
     static int told, told_of_streams;
     if (since)
@@ -336,7 +335,7 @@ void xpu_gate_pass_unmeasured(const struct xpu_tracker *tracker, uint64_t since)
     }
 }
 
-/* Events are few, and all of them may be out: in streams that wait for the host, say. */
+/* Events are few, and all of them may be in use, for example in streams that wait for the host. */
 bool xpu_gate_event_comes(struct xpu_tracker *tracker, const struct xpu_tracked_stream *on) {
     if (!xpu_share_varies(tracker->device))
         return true;

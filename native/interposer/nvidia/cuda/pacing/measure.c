@@ -1,16 +1,16 @@
 #include "measure.h"
 
-/* `scheduled` is a mean over so much time, ns; and over so many probes at most, which may be rare. */
+/* `scheduled` is a mean over this time, ns, and over at most this many probes, which may be rare. */
 static const double OF_LATE_NS = 20000000;
 static const double OF_LATE = 32;
 
-/* As long as others' time slices are, about, ns. */
+/* The usual length of others' time slices, ns. */
 static const double TIME_SLICE_NS = 1000000;
 /* Work of all streams together without a pause counts as predicted if it is no longer than this, ns: others'
- * slices are longer, and probes as far apart. */
+ * slices are longer, and probes are as far apart. */
 static const double SHORT_NS = 500000;
-/* Doubts are of so much work, ns, and count once they are so much, and such a part of it: without reason they
- * are less than a quarter. */
+/* Doubts are of this much work, ns. They count once they are this large, and this part of it: without reason
+ * they are less than a quarter. */
 static const double COUNTED_NS = 50000000, DOUBTED_NS = 5000000, DOUBTED = 0.4;
 
 double xpu_doubt_adds(struct xpu_doubt *doubt, double predicted, double more) {
@@ -39,7 +39,7 @@ void xpu_measure_reaches(struct xpu_measure *measure, int64_t at) {
     measure->at = at;
 }
 
-/* Of the time since the last probe, `away` was others'. */
+/* Of the time since the last probe, others had `away`. */
 static void count(struct xpu_measure *measure, double away) {
     measure->used += (double)measure->unprobed - away;
     measure->waited += away;
@@ -66,8 +66,8 @@ void xpu_measure_begins(struct xpu_measure *measure, int64_t at) {
     measure->active++;
 }
 
-/* After the last work no probe tells of the time since the last one, but when that one's waiting ended. `own`
- * at its end was the context's; the rest was so as often as probes find of late. */
+/* After the last work no probe shows the time since the last one, only the end of that one's wait. `own` at
+ * its end was the context's. The rest was its own in the proportion of recent probes. */
 static double away_before_end(const struct xpu_measure *measure, double own) {
     int64_t since = measure->at - (int64_t)measure->unprobed, until = since;
     if (measure->away_until > since)

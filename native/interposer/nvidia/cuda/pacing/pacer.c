@@ -1,6 +1,6 @@
 /*
- * A launch's way through the pacer: its predicted cost passes the gate (gate.c), and markers are placed
- * around it, from which its real cost is measured (sampler.c) some milliseconds later. No lock is held over a
+ * A launch's way through the pacer. Its predicted cost passes the gate (gate.c), and markers are placed
+ * around it. From these its real cost is measured (sampler.c) some milliseconds later. No lock is held over a
  * call of the driver.
  */
 #define _GNU_SOURCE
@@ -16,12 +16,12 @@
 XPU_NEED(cuCtxGetCurrent)
 
 enum {
-    /* Launches between two markers of a stream: so much predicted time, or so many. A marker costs the driver
-     * as much as some launches. */
+    /* The predicted time, or the number, of launches between two markers of a stream. A marker costs the
+     * driver as much as some launches. */
     MARK_NS = 300000,
     MARK_COUNT = 50,
-    /* A stream that has had nothing to do for so long gets a marker before its next launch: not before every
-     * launch, where launches come slower than they run. */
+    /* A stream that was idle for this long gets a marker before its next launch: not before every launch, if
+     * launches come slower than they run. */
     PAUSE_NS = 200000,
 };
 
@@ -30,8 +30,8 @@ int xpu_pacing_state;
 static void forget(void) { xpu_pacing_state = XPU_PACING_UNKNOWN; }
 XPU_AT_FORK(forget)
 
-/* The answer does not change while the container runs. Where its pages cannot be read now, nothing was
- * granted here, and the calls that make a context are refused. */
+/* The answer does not change while the container runs. If its pages cannot be read now, nothing was granted
+ * here, and calls that make a context are refused. */
 bool xpu_pacing_look(void) {
     const char *why;
     if (!xpu_pages_open(&why))
@@ -44,13 +44,13 @@ bool xpu_pacing_look(void) {
 
 /* ---- markers ---- */
 
-/* Whether the stream has nothing to do, for all that is known here, and has had nothing for a while. */
+/* Whether the stream is idle, by all that is known here, and has been for a while. */
 static bool rests(const struct xpu_tracked_stream *on, int64_t now) {
     return !__atomic_load_n(&on->open, __ATOMIC_RELAXED) ||
            now > __atomic_load_n(&on->busy_until, __ATOMIC_RELAXED) + PAUSE_NS;
 }
 
-/* The time at which the device comes to this launch is the begin of its work; it may be another context's
+/* The time at which the device comes to this launch is the begin of its work. It may be another context's
  * time slice now. */
 static void mark_begin(const struct xpu_pace *pace, struct xpu_tracker *tracker) {
     struct xpu_tracked_stream *on = pace->on;
@@ -109,7 +109,7 @@ void xpu_pace_begin(struct xpu_pace *pace) {
 static void add(struct xpu_tracked_stream *on, const struct xpu_pace *pace) {
     struct xpu_marker *since = &on->since;
     unsigned i = 0;
-    /* The default stream of a thread is another one on any other thread. */
+    /* The default stream of a thread is a different one on each thread. */
     if (pace->stream == CU_STREAM_PER_THREAD)
         __atomic_store_n(&pace->tracker->per_thread, 1, __ATOMIC_RELAXED);
     else
@@ -138,7 +138,7 @@ static void add(struct xpu_tracked_stream *on, const struct xpu_pace *pace) {
         since->mixed++;
 }
 
-/* Whether a launch made now can still be marked when it turns out to be the last. If nothing is held back it
+/* Whether a launch made now can still be marked if it turns out to be the last. If nothing is held back it
  * need not be. */
 static bool may_mark_later(struct xpu_tracker *tracker, CUstream stream) {
     return (xpu_may_mark(tracker, stream) && !xpu_sampler_without_thread()) ||
@@ -158,7 +158,7 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result) {
         add(on, pace);
         if ((last = !may_mark_later(tracker, pace->stream)))
             xpu_marker_prepare(tracker, on, pace->stream);
-        /* Behind so much a marker comes by itself before the work has ended. */
+        /* Behind this much work a marker comes by itself before the work has ended. */
         bool watched = on->since.expected - pace->at < MARK_NS && xpu_cost_is_watched(pace->cost, pace->at);
         if (!pace->known || on->since.ns >= MARK_NS || on->since.count >= MARK_COUNT || on->tick != tick ||
             watched || xpu_cost_is_due(pace->cost, tick))
@@ -219,7 +219,7 @@ void xpu_pace_context_begin(CUcontext context) {
     struct xpu_tracker *tracker = xpu_tracker_of(context);
     if (!tracker)
         return;
-    xpu_sampler_look(); /* work that has ended by now counts as it was */
+    xpu_sampler_look(); /* ended work counts now as it was */
     __atomic_fetch_add(&tracker->ending, 1, __ATOMIC_SEQ_CST);
     xpu_sampler_leave(tracker);
 }
@@ -235,7 +235,7 @@ void xpu_pace_context_end(CUcontext context, bool alive) {
     uint32_t ending = __atomic_load_n(&tracker->ending, __ATOMIC_SEQ_CST);
     while (ending && !__atomic_compare_exchange_n(&tracker->ending, &ending, ending - 1, false,
                                                   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        ; /* none: it was dropped meanwhile, and is another context's */
+        ; /* it was dropped meanwhile, and is another context's */
     if (alive)
-        xpu_sampler_wake(); /* it has passed the tracker over, and may have gone to sleep */
+        xpu_sampler_wake(); /* it has skipped the tracker, and may have gone to sleep */
 }

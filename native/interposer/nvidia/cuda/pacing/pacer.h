@@ -1,5 +1,5 @@
 /*
- * The pacer: launches wait here for budget where the container has a cap on a device's time.
+ * The pacer: launches wait here for budget if the container has a cap on a device's time.
  *
  *     struct xpu_pace pace;
  *     xpu_pace_admit(&pace, stream, per_thread, function, shape);   waits
@@ -43,13 +43,13 @@ struct xpu_pace {
     bool waited; /* for budget */
 };
 
-/* Waits until the container may launch on the device that the stream is of. */
+/* Waits until the container may launch on the stream's device. */
 void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
                     uint32_t shape);
-/* The launch comes now: nothing is waited for any more, or the wait would be taken for its work. */
+/* The launch comes now: the waits are over, and would otherwise count as its work. */
 void xpu_pace_begin(struct xpu_pace *pace);
 void xpu_pace_end(struct xpu_pace *pace, CUresult result);
-/* The whole of an interposed function: a launch, once the pacer lets it. Without a cap it is one branch. */
+/* A whole interposed function: a launch, once the pacer allows it. Without a cap it is one branch. */
 #define XPU_PACED(stream_, per_thread_, what_, shape_, call_)                                                \
     do {                                                                                                     \
         struct xpu_pace pace_;                                                                               \
@@ -62,14 +62,14 @@ void xpu_pace_end(struct xpu_pace *pace, CUresult result);
         return xpu_mps_explained(result_);                                                                   \
     } while (0)
 
-/* The program is about to wait for a stream: its last launch is marked, as nothing may come after it. */
+/* The program is about to wait for a stream. Its last launch is marked, because nothing may come after it. */
 void xpu_pace_waits(CUstream stream, bool per_thread);
-/* The same for all streams of a context; NULL: of the current one. */
+/* The same for all streams of a context; NULL: the current one. */
 void xpu_pace_waits_for_all(CUcontext context);
-/* It has waited: launches that were never measured are measured at once, as the process may end now. */
+/* It has waited. Unmeasured launches are measured at once, because the process may end now. */
 void xpu_pace_has_waited(void);
 
-/* Around a call that may end a context: from the first on the pacer does not touch its objects there. */
+/* Around a call that may end a context: from the first call on the pacer does not touch its objects there. */
 void xpu_pace_context_begin(CUcontext context);
 void xpu_pace_context_end(CUcontext context, bool alive);
 

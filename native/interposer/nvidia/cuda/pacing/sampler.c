@@ -2,11 +2,11 @@
  * The measuring thread. While a tracker has work it looks every 0.6 ms if other contexts use the device,
  * otherwise every 2 ms, and when the program asks for a look. It
  *
- *   1. records a probe in the pacer's own stream, which has nothing else to do: it completes at once if the
+ *   1. records a probe in the pacer's own stream, without other work: it completes at once if the
  *      context has the device, and otherwise when its time slice comes;
  *   2. reads the markers and probes that have completed, with their times on the device's clock (timeline.c);
- *   3. goes through them in the order of these times (usage.c, measure.c), up to the oldest probe that is
- *      still out, since from then on it is not known who had the device;
+ *   3. goes through them in the order of these times (usage.c, measure.c), up to the oldest pending probe:
+ *      from then on it is unknown which context had the device;
  *   4. settles the predictions with the measurements.
  */
 #define _GNU_SOURCE
@@ -32,20 +32,19 @@ XPU_NEED(cuCtxPushCurrent_v2)
 XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
 enum {
-    /* Between two looks: often while others have the device too, as their slices are a millisecond long. */
+    /* Between two looks: short while others have the device too, as their slices are a millisecond long. */
     OFTEN_NS = 600000,
     SELDOM_NS = 2000000,
     LEAST_PAUSE_NS = 50000,
-    /* A stream in which nothing was launched for so long is marked from here; until then, by the
-     * next launch. */
+    /* A stream without launches for this long is marked from here; until then, by the next launch. */
     LATE_NS = 100000,
-    /* Where a launch never has to wait (a cap of 100), the thread goes on looking for so long after the last
-     * work: to wake it for each launch would be all that the cap costs. */
+    /* If a launch never has to wait (a cap of 100), the thread goes on looking for this long after the last
+     * work: waking it for each launch would be the whole cost of such a cap. */
     LINGER_NS = 20000000,
-    /* How long after one that could not be started another is tried. */
+    /* The pause after a failed start of the thread. */
     AGAIN_NS = 1000000000,
-    /* How long the program waits for a look that it asked for. The thread may be in a call of the driver that
-     * waits for the program. */
+    /* The longest wait of the program for a look that it asked for. The thread may be in a call of the driver
+     * that waits for the program. */
     LOOK_WAIT_NS = 5000000,
     LOOK_TRIES = 10,
     LEAVE_TRIES = 3000,
@@ -57,13 +56,13 @@ uint32_t xpu_sampler_tick;
 enum { NONE, STARTING, RUNNING, FAILED };
 static int thread_state;   /* atomic */
 static uint64_t failed_at; /* atomic */
-static uint32_t asleep;    /* atomic; the futex that it sleeps at: 1 while it does */
-static uint32_t asked;     /* looks that the program has asked the thread for; atomic, a futex */
-static uint32_t answered;  /* of these, those that have been; atomic, a futex */
+static uint32_t asleep;    /* atomic; the futex that it sleeps on: 1 while it does */
+static uint32_t asked;     /* looks that the program has asked for; atomic, a futex */
+static uint32_t answered;  /* those that are done; atomic, a futex */
 static uint32_t ended;     /* the process ends: no more calls of the driver; atomic */
-static uint32_t sampling;  /* taken to look: by the thread, or one of the program's; atomic */
+static uint32_t sampling;  /* taken for a look, by the thread or one of the program's; atomic */
 static uint64_t
-    looked_at; /* when a thread of the program looked last, and when it places a probe again; atomic */
+    looked_at; /* the last look of a thread of the program, and the time of its next probe; atomic */
 static uint64_t due;
 
 static void forget(void) {
@@ -83,8 +82,8 @@ static long futex(uint32_t *word, int operation, uint32_t value, uint64_t within
 
 static struct xpu_timeline timeline; /* with `sampling` taken */
 
-/* A look that comes when it was due places a probe. One that comes when the program asks for it does not:
- * that is after a wait as a rule, when the time slice is the program's own. */
+/* A look that was due places a probe. A look that the program asks for does not: it usually follows a wait,
+ * when the time slice is the program's own. */
 enum kind { DUE, ASKED };
 
 /* Whether the tracker has work, or may have. */
@@ -92,7 +91,7 @@ static bool look_at(struct xpu_tracker *tracker, enum kind kind) {
     bool any = false;
     CUcontext popped;
     if (REAL(cuCtxPushCurrent_v2)(tracker->context) != CUDA_SUCCESS) {
-        xpu_tracker_drop(tracker); /* a green context that has ended, or one that an error has */
+        xpu_tracker_drop(tracker); /* a green context that has ended, or one with an error */
         return false;
     }
     xpu_timeline_begin(&timeline, tracker, kind == DUE);
@@ -124,7 +123,7 @@ static bool look_at(struct xpu_tracker *tracker, enum kind kind) {
 
 struct seen {
     bool work;
-    bool others; /* have a device, too */
+    bool others; /* others have a device, too */
     bool limits; /* launches may have to wait */
 };
 
@@ -154,7 +153,7 @@ static const uint32_t never;
 static bool begin_look(void) { return !__atomic_exchange_n(&sampling, 1, __ATOMIC_ACQUIRE); }
 static void end_look(void) { __atomic_store_n(&sampling, 0, __ATOMIC_RELEASE); }
 
-/* From one look to the next. Not at equal distances: others' work may come at such, too. */
+/* The time to the next look. The distances vary, because others' work may be periodic. */
 static uint64_t distance(bool others) {
     static uint32_t seed = 1; /* with `sampling` taken */
     seed = seed * 1664525u + 1013904223u;
@@ -162,9 +161,9 @@ static uint64_t distance(bool others) {
     return usual / 2 + (usual * (seed >> 8) >> 24);
 }
 
-/* ---- where no thread of ours can be started, and once the program ends: on a thread of the program ---- */
+/* ---- on a thread of the program, if no thread of ours can be started, and once the program ends ---- */
 
-/* False: another looks. The thread is not to be cancelled in there: calls of the driver are places for it. */
+/* False: another thread looks. The thread must not be cancelled in there: calls of the driver allow that. */
 static bool look_here(enum kind kind) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     int cancel;
@@ -194,7 +193,7 @@ void xpu_sampler_look_without_thread(void) {
 /* ---- the thread ---- */
 
 static struct seen look(enum kind kind) {
-    struct seen seen = {.work = true}; /* or a thread of the program would not be looking just now */
+    struct seen seen = {.work = true}; /* a thread of the program would otherwise not be looking just now */
     uint32_t until = __atomic_load_n(&asked, __ATOMIC_SEQ_CST);
     if (!begin_look())
         return seen;
@@ -242,11 +241,11 @@ static void wake(void) {
         futex(&asleep, FUTEX_WAKE, INT_MAX, 0);
 }
 
-/* The thread looks, and this one waits for it: a call of the driver here might wait for the work that this
- * thread has interrupted. */
+/* The thread looks, and this one waits for it: a call of the driver here might wait for work that this thread
+ * has interrupted. */
 static void ask_for_a_look(void) {
     if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
-        return; /* nothing is out */
+        return; /* nothing is pending */
     uint32_t mine = __atomic_add_fetch(&asked, 1, __ATOMIC_SEQ_CST), seen;
     uint64_t until = xpu_now() + LOOK_WAIT_NS;
     futex(&asked, FUTEX_WAKE, INT_MAX, 0);
@@ -267,8 +266,8 @@ void xpu_sampler_look(void) {
         syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
-/* Work that has ended since the last look counts too: a program may be one of many short ones. The driver is
- * torn down after this: no call of it may be under way. */
+/* Work that has ended since the last look counts too: the program may be one of many short ones. The driver
+ * is torn down after this, so no call of it may be under way. */
 static void end(void) {
     if (__atomic_load_n(&thread_state, __ATOMIC_ACQUIRE) == RUNNING)
         ask_for_a_look();
@@ -276,8 +275,7 @@ static void end(void) {
     for (unsigned i = 0; i < XPU_TRACKERS; i++)
         if (xpu_tracker_at(i))
             xpu_sampler_leave(xpu_tracker_at(i));
-    /* Launches registered before this, and launches of other threads until the end, are measured as theirs.
-     */
+    /* Launches from before this, and launches of other threads until the end, are measured as theirs. */
     __atomic_store_n(&thread_state, FAILED, __ATOMIC_RELEASE);
 }
 
@@ -295,7 +293,7 @@ static bool start(void) {
     bool started = pthread_create(&thread, &attributes, run, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    static int registered; /* also in a forked child: the handler is inherited */
+    static int registered; /* also in a forked child, which inherits the handler */
     if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
         atexit(end);
     return started;

@@ -1,21 +1,21 @@
 /*
- * The sampler: it reads the CUevents that mark where work begins and ends (cuEventElapsedTime), probes which
- * context has the device, and settles launches' charges with their use. It is a thread of ours, one a
- * process. If it cannot be started, threads of the program do its work.
+ * The sampler. It reads the CUevents that mark the begin and end of work (cuEventElapsedTime), finds out by
+ * probes which context has the device, and settles launches' charges with their use. It is a thread of ours,
+ * one a process. If it cannot be started, threads of the program do its work.
  */
 #ifndef XPU_INTERPOSER_SAMPLER_H
 #define XPU_INTERPOSER_SAMPLER_H
 
 #include "tracker.h"
 
-/* Counts up while anything is measured: a launch marked at an earlier count may be marked again. */
+/* Counts up with each measurement: a launch marked at an earlier count may be marked again. */
 extern uint32_t xpu_sampler_tick __attribute__((visibility("hidden"))); /* atomic */
 
-/* Has it look at the trackers, as a stream has got work. */
+/* Makes it look at the trackers, because a stream has got work. */
 void xpu_sampler_wake(void);
 /* Returns when all ended work is measured, or after 5 ms. */
 void xpu_sampler_look(void);
-/* On this thread of the program, if `xpu_sampler_without_thread` and no other thread has looked just now. */
+/* Looks on this thread, if `xpu_sampler_without_thread` and no other thread has just looked. */
 void xpu_sampler_look_without_thread(void);
 /* Waits until the sampler is in no call of the driver for this tracker, some tenths of a second at most. */
 void xpu_sampler_leave(struct xpu_tracker *tracker);

@@ -1,11 +1,11 @@
 /*
- * Settling: see settle.h. A correction is told once; the tracker keeps the sum told so far.
+ * Settling: see settle.h. A correction is reported once; the tracker keeps the reported sum.
  */
 #define _GNU_SOURCE
 #include "settle.h"
 #include "account/budget.h"
 
-/* Of the time with work: a context that has less of it was kept from the device by others. */
+/* The part of the time with work: a context with less of it was kept from the device by others. */
 static const double CONTENDED = 0.9;
 
 /* The part of the prediction that is done by now, for the work under way in a stream. */
@@ -37,8 +37,8 @@ void xpu_settle(struct xpu_tracker *tracker) {
     tracker->kept += (double)kept;
 }
 
-/* Work still under way when the call that ended the context came had the device until the call returned, if
- * the call waited for it. `from`: when the first of it was launched, CLOCK_MONOTONIC. */
+/* Work that was under way at the call that ended the context had the device until the call returned, if the
+ * call waited for it. `from`: the launch of the first of it, CLOCK_MONOTONIC. */
 static double used_meanwhile(const struct xpu_tracker *tracker, int64_t from) {
     int64_t counted = tracker->measure.at - tracker->clocks.offset, now = (int64_t)xpu_now();
     if (tracker->measure.active || from < counted)
@@ -64,7 +64,7 @@ void xpu_tracker_drop(struct xpu_tracker *tracker) {
             xpu_stream_leave(on);
         }
     }
-    int device = tracker->device; /* without a context, another may take the tracker */
+    int device = tracker->device; /* after its context ends, another may take the tracker */
     double used = xpu_measure_used(&tracker->measure);
     if (first != INT64_MAX)
         used += used_meanwhile(tracker, first);

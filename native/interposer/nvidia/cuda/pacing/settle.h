@@ -6,9 +6,9 @@
 
 #include "tracker.h"
 
-/* By all that is known of the tracker's context now. For the sampler. */
+/* Corrects by all that is known of the tracker's context now. For the sampler. */
 void xpu_settle(struct xpu_tracker *tracker);
-/* Puts a tracker out of use whose context has ended, or is about to; its predictions are given up. */
+/* Puts a tracker out of use whose context has ended, or is about to. Its predictions are dropped. */
 void xpu_tracker_drop(struct xpu_tracker *tracker);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The streams of a tracker's context: where each has its place, and the markers in it. A marker is an event
- * with a time, before the work of a stream that had nothing to do, or after work.
+ * The streams of a tracker's context: the place of each, and the markers in it. A marker is an event with a
+ * time, before the work of an idle stream, or after work.
  */
 #define _GNU_SOURCE
 #include "account/budget.h"
@@ -13,10 +13,10 @@
 XPU_NEED(cuEventRecord)
 XPU_NEED(cuStreamIsCapturing)
 
-/* How often one that ends a stream looks whether another records in it, each tenth of a millisecond. */
+/* The number of looks at whether another thread records in an ending stream, each tenth of a millisecond. */
 enum { WITHDRAW_TRIES = 3000 };
 
-/* One number for each stream; the default stream of each thread is told by the thread. */
+/* One number for each stream. The thread distinguishes the default streams of threads. */
 static uint64_t key_of(CUstream stream, bool per_thread) {
     static __thread char thread;
     stream = xpu_handle_of(stream, per_thread);
@@ -30,7 +30,7 @@ static bool is_idle(struct xpu_tracked_stream *on) {
            __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE);
 }
 
-/* A place whose stream has nothing to do serves another one: streams come and go unseen. */
+/* A place whose stream is idle serves another one: streams come and go unseen. */
 static bool take_over(struct xpu_tracked_stream *on, uint64_t key) {
     if (!xpu_stream_take(on))
         return false;
@@ -68,7 +68,7 @@ struct xpu_tracked_stream *xpu_tracked_stream(struct xpu_tracker *tracker, CUstr
             return on;
         if (found)
             continue;
-        /* First: the sampler has to see the place as soon as a thread finds the key there. */
+        /* This comes first: the sampler must see the place as soon as a thread finds the key there. */
         unsigned place = (home + i) % XPU_TRACKER_STREAMS;
         __atomic_fetch_or(&tracker->taken[place / 64], UINT64_C(1) << place % 64, __ATOMIC_RELEASE);
         if (__atomic_compare_exchange_n(&on->key, &found, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
@@ -130,8 +130,8 @@ static bool any_event(const struct xpu_tracker *tracker) {
     return false;
 }
 
-/* A stream that has work is marked late where it was not at once. One without a begin never is: for that
- * there has to be an event before the launch. */
+/* A stream with work is marked late if it was not marked at once. One without a begin never is: that needs an
+ * event before the launch. */
 uint64_t xpu_marker_missing(struct xpu_tracker *tracker, const struct xpu_tracked_stream *on) {
     uint64_t none = 0;
     if (__atomic_load_n(&on->open, __ATOMIC_RELAXED) || any_event(tracker))
@@ -143,7 +143,7 @@ uint64_t xpu_marker_missing(struct xpu_tracker *tracker, const struct xpu_tracke
                : none;
 }
 
-/* Whether all that was launched after the last marker came before the event for the next one. */
+/* Whether all launches after the last marker came before the event for the next one. */
 static bool is_prepared(const struct xpu_tracked_stream *on) {
     return on->since.count && on->prepared == on->since.count;
 }
@@ -226,7 +226,7 @@ void xpu_stream_blocks(void) { __atomic_store_n(&any_blocks, true, __ATOMIC_RELA
 
 /* An event in the default stream waits for all earlier work of blocking streams, and their later work waits
  * for it. In a program with such streams it is put there at once after a launch, which had the same effect,
- * and never later, as one of them may wait for another. The default streams of threads are blocking, too. */
+ * and never later: one of them may wait for another. The default streams of threads are blocking, too. */
 bool xpu_may_mark(struct xpu_tracker *tracker, CUstream stream) {
     if (stream == CU_STREAM_PER_THREAD)
         return false;

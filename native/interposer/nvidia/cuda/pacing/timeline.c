@@ -1,7 +1,7 @@
 /*
- * Reading the past: events that have completed, with their times on the device's clock.
+ * Reads the past: completed events, with their times on the device's clock.
  *
- * That clock is known by differences to a reference event alone; clocks.c compares it with ours.
+ * That clock is known only by differences to a reference event. clocks.c compares it with ours.
  */
 #define _GNU_SOURCE
 #include "timeline.h"
@@ -12,12 +12,12 @@ XPU_NEED(cuEventElapsedTime)
 XPU_NEED(cuEventRecord)
 
 enum {
-    /* A probe that takes longer than the quickest by so much had to wait. */
+    /* A probe that takes longer than the quickest by this much had to wait. */
     WAITED_NS = 30000,
-    /* A thread that was off its processor between recording a probe and noting the time tells nothing: the
+    /* A thread that was off its processor between recording a probe and noting the time shows nothing: the
      * delay may have been its own. */
     UNSURE_NS = 20000,
-    /* The reference is so old at most: a float of milliseconds has 24 bits. */
+    /* The greatest age of the reference: a float of milliseconds has 24 bits. */
     REFERENCE_NS = 2000000000,
 };
 
@@ -43,7 +43,7 @@ static enum stamp stamp(const struct xpu_tracker *tracker, CUevent event, int64_
     return result == CUDA_SUCCESS ? STAMPED : LOST;
 }
 
-/* The probe that has just completed becomes the reference, whose event takes its place. */
+/* The probe that has just completed becomes the reference, and its event takes the reference's place. */
 static void take_as_reference(struct xpu_tracker *tracker, unsigned probe, int64_t at) {
     CUevent old = tracker->reference;
     tracker->reference = tracker->probe_events[probe];
@@ -102,8 +102,8 @@ static void note_end(struct xpu_tracker *tracker, int64_t at) {
     __atomic_store_n(&tracker->ended_count, count + 1, __ATOMIC_RELAXED);
 }
 
-/* Where launches come slower than they run, or their thread lost its processor, the device had nothing to do
- * before the marker came: the work ended when it was predicted to, after the launch and the marker before. */
+/* If launches come slower than they run, or their thread lost its processor, the device was idle before the
+ * marker came. The work then ended as predicted, after the launch and the marker before. */
 static int64_t ended_by(const struct xpu_tracker *tracker, const struct xpu_marker *marker, int64_t before) {
     int64_t expected = marker->expected + tracker->clocks.offset, least = before + (int64_t)marker->ns;
     expected = expected > least ? expected : least;
@@ -112,12 +112,12 @@ static int64_t ended_by(const struct xpu_tracker *tracker, const struct xpu_mark
 
 static void stamp_marker(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
                          struct xpu_marker *marker, enum stamp found) {
-    if (found == LOST) { /* recorded for a graph by now: it tells nothing */
+    if (found == LOST) { /* it is recorded for a graph by now, and shows nothing */
         marker->at = tracker->latest;
         marker->mixed = 0;
     }
-    /* They are counted as they were placed: two programs' streams may share this place, and times from two
-     * references differ by their rounding. */
+    /* They are counted in the order of their placement: two programs' streams may share this place, and times
+     * from two references differ by their rounding. */
     int64_t before = on->stamped;
     if (marker->at < before)
         marker->at = before;
@@ -130,7 +130,7 @@ static void stamp_marker(struct xpu_tracker *tracker, struct xpu_tracked_stream 
         note_end(tracker, marker->at);
 }
 
-/* All completed events are stamped now, also those that are counted later. */
+/* All completed events are stamped now, including those that are counted later. */
 static void stamp_markers(struct xpu_tracker *tracker, struct xpu_tracked_stream *on) {
     CUevent event;
     struct xpu_marker *marker;
@@ -144,7 +144,7 @@ static void stamp_markers(struct xpu_tracker *tracker, struct xpu_tracked_stream
         }
 }
 
-/* Whether the stream has, or may have, work. One call of the driver at most. */
+/* Whether the stream has, or may have, work. At most one call of the driver. */
 static bool may_work(struct xpu_tracker *tracker, struct xpu_tracked_stream *on) {
     CUevent event;
     int64_t at;
@@ -182,9 +182,8 @@ void xpu_timeline_markers(struct xpu_timeline *timeline, struct xpu_tracker *tra
                                            marker->kind == XPU_MARKER_BEGIN ? XPU_BEGINS : XPU_ENDS, on, 0});
 }
 
-/* Whether a probe that took its time waited for another context's slice, and not behind the program's own
- * work in a queue that the two share: then some of that work ended meanwhile, and the time slice was the
- * context's own. */
+/* Whether a late probe waited for another context's slice. Otherwise it waited behind the program's own work
+ * in a shared queue: then some of that work ended meanwhile, and the time slice was the context's own. */
 bool xpu_probe_waited(const struct xpu_tracker *tracker, const struct xpu_time_point *probe) {
     unsigned count = tracker->ended_count < XPU_TRACKER_ENDED ? tracker->ended_count : XPU_TRACKER_ENDED;
     for (unsigned i = 0; i < count; i++)
@@ -201,16 +200,16 @@ void xpu_timeline_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker
 void xpu_timeline_begin(struct xpu_timeline *timeline, struct xpu_tracker *tracker, bool probes) {
     timeline->count = 0;
     timeline->reference = (struct xpu_reference){0};
-    /* Without work left a probe tells nothing, and takes a time slice of the device for itself: two switches
-     * between contexts. The check for work takes one call of the driver as a rule: a probe whose time
-     * depended on the latest events would find the context running too often, or too seldom. */
+    /* Without work left a probe shows nothing, and takes a time slice of the device for itself: two switches
+     * between contexts. The check for work usually takes one call of the driver. If the time of a probe
+     * depended on the latest events, it would find the context running too often, or too seldom. */
     bool works = any_may_work(tracker);
     if (works && probes)
         place_probe(tracker);
     read_probes(tracker, timeline);
     if (works || tracker->probes_read != tracker->probes_placed)
         return;
-    /* And all is known up to the last end. */
+    /* Also all is known up to the last end. */
     XPU_EACH_STREAM (i, tracker) {
         struct xpu_tracked_stream *on = &tracker->streams[i];
         stamp_markers(tracker, on);

@@ -8,14 +8,14 @@
 
 enum {
     XPU_MOST_TIME_POINTS = XPU_TRACKER_EVENTS + XPU_TRACKER_STREAMS + XPU_TRACKER_PROBES,
-    /* The device's shortest reaction to a call, ns; and a pause in a stream's work that does not count as
-     * one. */
+    /* The device's shortest reaction to a call, ns; and the longest pause in a stream's work that does not
+     * count. */
     XPU_IDLE_NS = 8000,
 };
 
 enum xpu_happening {
     XPU_BEGINS,      /* a stream's work, by its marker */
-    XPU_RESUMES,     /* the same, without a marker: by when it was launched */
+    XPU_RESUMES,     /* the same without a marker, by its launch */
     XPU_ENDS,        /* work, by its marker */
     XPU_ASSUMED_END, /* the same, without a marker: by predictions */
     XPU_PROBE,
@@ -25,10 +25,10 @@ struct xpu_time_point {
     int64_t at; /* ns of the device's clock */
     enum xpu_happening what;
     struct xpu_tracked_stream *on;
-    int64_t completed; /* of a probe that took its time; 0: it did not wait */
+    int64_t completed; /* for a probe that took its time; 0: it did not wait */
 };
 
-/* A probe that is to be the next reference, and when it completed; at 0: none. */
+/* A probe that becomes the next reference, and its completion; at 0: none. */
 struct xpu_reference {
     unsigned probe;
     int64_t at;
@@ -48,7 +48,7 @@ void xpu_timeline_markers(struct xpu_timeline *timeline, struct xpu_tracker *tra
                           struct xpu_tracked_stream *on);
 /* All completed markers are read: later ones are compared with a newer reference. */
 void xpu_timeline_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker);
-/* In its place, by its time. */
+/* Puts it in its place by time. */
 void xpu_timeline_add(struct xpu_timeline *timeline, struct xpu_time_point point);
 /* Whether a probe waited for another context's time slice. */
 bool xpu_probe_waited(const struct xpu_tracker *tracker, const struct xpu_time_point *probe);

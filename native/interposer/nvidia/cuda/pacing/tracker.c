@@ -1,6 +1,6 @@
 /*
  * Trackers are made at the first launch in a context, and last as long as it does. Their memory is never
- * freed, as a thread may still look at it; a tracker whose context has ended serves another one.
+ * freed, because a thread may still look at it. A tracker whose context has ended serves another one.
  */
 #define _GNU_SOURCE
 #include "tracker.h"
@@ -27,19 +27,18 @@ XPU_NEED(cuStreamGetCtx)
 XPU_NEED(cuThreadExchangeStreamCaptureMode)
 
 enum {
-    /* How long a thread waits for another that makes the tracker of the same context. */
+    /* The longest wait for another thread that makes the tracker of the same context. */
     MAKING_MS = 5000,
 };
 
 static struct xpu_tracker *trackers[XPU_TRACKERS]; /* atomic */
-/* Decides which thread makes which tracker. It is not held while one is made: that takes calls of the
- * driver. */
+/* Decides which thread makes which tracker. It is not held meanwhile: that takes calls of the driver. */
 static pthread_mutex_t claiming = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext being_made[XPU_TRACKERS]; /* by a tracker's number */
 /* Contexts of devices without a cap, and those in which no tracker could be made. */
 static CUcontext free_contexts[XPU_TRACKERS], broken_contexts[XPU_TRACKERS]; /* atomic */
 
-/* A child has none of its parent's contexts. It keeps the memory of the trackers, for the next ones. */
+/* A child has none of its parent's contexts. It keeps the memory of the trackers for the next ones. */
 static void forget(void) {
     claiming = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     memset(being_made, 0, sizeof being_made);
@@ -89,7 +88,7 @@ static void unnote(CUcontext *list, CUcontext context) {
 }
 
 /* A stream of the highest priority: the driver gives it a queue that it does not share with streams of lower
- * ones, in which a probe would wait for their work. */
+ * ones. In a shared queue a probe would wait for their work. */
 static bool make_stream(struct xpu_tracker *tracker) {
     int least = 0, greatest = 0;
     if (REAL(cuCtxGetStreamPriorityRange)(&least, &greatest) != CUDA_SUCCESS)
@@ -105,7 +104,7 @@ static bool make_events(CUevent *events, unsigned count) {
     return true;
 }
 
-/* The end of a context also ends the objects made here, so that nothing is undone on a failure. */
+/* The end of a context also ends the objects made here, so nothing is undone on a failure. */
 static bool fill(struct xpu_tracker *tracker) {
     const size_t begin = offsetof(struct xpu_tracker, device);
     memset((char *)tracker + begin, 0, sizeof *tracker - begin);
@@ -121,7 +120,7 @@ static bool fill(struct xpu_tracker *tracker) {
     return true;
 }
 
-/* A thread may still be in a launch into the context that has ended. */
+/* A thread may still be in a launch into the ended context. */
 static bool any_launching(const struct xpu_tracker *tracker) {
     XPU_EACH_STREAM (i, tracker)
         if (__atomic_load_n(&tracker->streams[i].launching, __ATOMIC_ACQUIRE))
@@ -157,8 +156,8 @@ static enum claim claim(CUcontext context, struct xpu_tracker **tracker, unsigne
     return result;
 }
 
-/* Another thread may be capturing a stream, which forbids the calls made here in all threads that have not
- * asked to be left out of it. */
+/* Another thread may be capturing a stream. That forbids the calls made here in all threads that have not
+ * opted out. */
 static bool make(struct xpu_tracker *tracker, unsigned number, CUcontext context, int device) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
@@ -196,13 +195,13 @@ static struct xpu_tracker *find_or_make(CUcontext context, bool *broken) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     if (found == MADE || (found == CLAIMED && make(tracker, place, context, device)))
         return tracker;
-    *broken = true; /* for this launch, if another thread is at it still */
+    *broken = true; /* for this launch, if another thread is still making it */
     if (found != ANOTHERS)
         note(broken_contexts, context);
     return NULL;
 }
 
-/* Objects and answers are of the current context, which need not be the stream's. */
+/* Objects and answers are those of the current context, which need not be the stream's. */
 static struct xpu_tracker *find_or_make_in(CUcontext context, CUcontext current, bool *broken) {
     CUcontext popped;
     if (context == current)
@@ -216,8 +215,8 @@ static struct xpu_tracker *find_or_make_in(CUcontext context, CUcontext current,
     return tracker;
 }
 
-/* A graph runs in its stream's context, not in the current one: the driver has to be asked for the stream's,
- * except for one that was of the current context when this thread used it last. */
+/* A graph runs in its stream's context, not in the current one. The driver must be asked for the stream's,
+ * except for a stream of the current context at this thread's last use of it. */
 static CUcontext context_of(CUstream stream, CUcontext current) {
     static __thread struct {
         CUstream stream;

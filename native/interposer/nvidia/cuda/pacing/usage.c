@@ -1,23 +1,23 @@
 /*
- * Conclusions from the past: how much of the device's time launches have used, and the cost of a launch.
+ * Conclusions from the past: launches' use of the device's time, and the cost of a launch.
  */
 #define _GNU_SOURCE
 #include "usage.h"
 #include "account/budget.h"
 
 enum {
-    /* The use of work beside others is known to within a slice of theirs or so: from here on it is believed.
-     */
+    /* The use of work beside others is known to within about one of their slices: from this length on it is
+     * believed. */
     SURE_NS = 5000000,
-    /* By so much a launch may take longer unseen, if it has ended before its marker is recorded. */
+    /* A launch may take this much longer unseen, if it has ended before its marker is recorded. */
     HIDDEN_NS = 30000,
-    /* So many waits of probes tell how long others' time slices are. */
+    /* This many waits of probes show the length of others' time slices. */
     MANY_WAITS = 32,
-    /* And of work so short, prediction says more: probes are as far apart. */
+    /* For work this short the prediction says more: probes are as far apart. */
     SHORT_NS = 500000,
 };
 
-/* Beside others, a time passed that is more than this times the prediction holds a time slice of theirs. */
+/* Beside others, a passed time of more than this times the prediction has a time slice of theirs in it. */
 static const double BELIEVED = 1.7;
 
 static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_sure sure) {
@@ -25,14 +25,14 @@ static void learn(const struct xpu_marker *marker, double took, enum xpu_cost_su
         xpu_cost_learn(marker->costs[0], took / marker->count, sure);
         return;
     }
-    /* Several kinds: each is as far from its prediction as all together. */
+    /* Several kinds: each differs from its prediction as much as all together. */
     double by = marker->ns ? took / (double)marker->ns : 1;
     bool known;
     for (uint32_t i = 0; i < marker->mixed; i++)
         xpu_cost_learn(marker->costs[i], (double)xpu_cost_ns(marker->costs[i], &known) * by, sure);
 }
 
-/* The cost of launches that were never measured before: the next ones are let go by that. */
+/* The cost of unmeasured launches: the next ones are let go by it. */
 static void learn_unknown(struct xpu_tracker *tracker, double took) {
     double before = (double)__atomic_load_n(&tracker->unknown_ns, __ATOMIC_RELAXED);
     double after = took < XPU_TRACKER_UNKNOWN_NS ? before + (took - before) / 4 : XPU_TRACKER_UNKNOWN_NS;
@@ -44,17 +44,17 @@ struct shown {
     double used;    /* of the device, since the marker before, by probes */
     double passed;  /* since then, while the stream had work */
     double last;    /* since the last launch */
-    bool others;    /* had the device for a part of that */
-    bool alone;     /* of late the device was the context's own all the time */
-    bool longer;    /* the last launch took much longer than was predicted */
+    bool others;    /* they had the device for a part of that */
+    bool alone;     /* recently the device was the context's own all the time */
+    bool longer;    /* the last launch took much longer than predicted */
     bool predicted; /* the launches count as `own`, and not as `used` */
-    bool by_slices; /* and that is of the time passed, not of the prediction */
+    bool by_slices; /* the passed time, not the prediction, gives that */
     double own;
     enum xpu_cost_sure sure;
 };
 
-/* How long others have the device between two time slices of the context, ns; 0: that varies. A probe comes
- * at any time of their slice: it waits for half of it on average. */
+/* The time of others between two time slices of the context, ns; 0: it varies. A probe comes at any time of
+ * their slice: it waits for half of it on average. */
 static double others_slice(const struct xpu_tracker *tracker) {
     bool same = tracker->wait > 0.4 * tracker->longest_wait && tracker->wait < 0.6 * tracker->longest_wait;
     return tracker->waits >= MANY_WAITS && same ? 1.02 * tracker->longest_wait : 0;
@@ -68,17 +68,17 @@ static void note_wait(struct xpu_tracker *tracker, double ns) {
     tracker->wait += (ns - tracker->wait) / (tracker->waits < MANY_WAITS ? tracker->waits : MANY_WAITS);
 }
 
-/* Whether the launches before a marker count as predicted: beside others, time of theirs may lie between two
- * probes and be taken for the container's, or the other way round. Only if all of the time was this stream's
- * work, as other streams of the tracker are counted with it. */
+/* Whether the launches before a marker count as predicted. Beside others, their time may lie between two
+ * probes and count as the container's, or the other way round. Only if all of the time was this stream's
+ * work, because other streams of the tracker are counted with it. */
 static bool counts_as_predicted(const struct xpu_tracker *tracker, const struct xpu_tracked_stream *on,
                                 const struct xpu_marker *marker, double passed) {
     return tracker->is_shared && tracker->measure.active == 1 && !marker->unknown && marker->ns < SHORT_NS &&
            passed > 0.99 * (double)(tracker->measure.at - on->from);
 }
 
-/* The launches' use beside others, which probes are too far apart to tell: the time passed, less whole slices
- * of the others if these are all as long; otherwise the prediction. */
+/* The launches' use beside others, if probes are too far apart for it: the passed time, less whole slices of
+ * the others if these are all as long; otherwise the prediction. */
 static double own(const struct xpu_marker *marker, const struct xpu_tracked_stream *on, struct shown *shown,
                   double slice_ns) {
     double ns = (double)marker->ns, slices = slice_ns > 0 ? (shown->passed - ns) / slice_ns : 0;
@@ -120,17 +120,17 @@ static void count_own(struct xpu_tracker *tracker, struct xpu_tracked_stream *on
     on->predicted = true;
 }
 
-/* An upper bound in any case: since the first was launched no more time has passed than this. */
+/* An upper bound in any case: the time since the launch of the first. */
 static void learn_at_most(const struct xpu_tracker *tracker, const struct xpu_marker *marker) {
     double most = (double)(marker->at - (marker->first + tracker->clocks.offset)) + XPU_IDLE_NS;
     if (!marker->gathered && most > 0 && most < (double)marker->ns)
         learn(marker, most, XPU_COST_UNSURE);
 }
 
-/* Work that had ended when its marker was recorded: the time passed until then is the most that it took. It
- * is as good as right if the marker was recorded at once, and wrong by the error in comparing the clocks,
- * which can be all of a kernel of 3 us: one such time counts little, in either direction. If only smaller
- * times were believed, the learnt cost would in the end be zero. */
+/* Work that had ended when its marker was recorded: it took at most the time until then. That is nearly exact
+ * if the marker was recorded at once. It is wrong by the error in comparing the clocks, which can be all of a
+ * kernel of 3 us: one such time counts little, in either direction. If only smaller times were believed, the
+ * learnt cost would in the end be zero. */
 static void learn_past(const struct xpu_marker *marker, double took) {
     bool at_once = marker->recorded - marker->last < XPU_IDLE_NS;
     double before = (double)marker->last_ns, least = before / 2, most = 2 * before + 1000;
@@ -139,8 +139,8 @@ static void learn_past(const struct xpu_marker *marker, double took) {
     xpu_cost_learn(marker->last_cost, took < least ? least : took > most ? most : took, XPU_COST_EITHER);
 }
 
-/* One launch after a pause, the last: it is learnt from, if the marker had to wait for it; and one that came
- * late still says how long the launch took at most. */
+/* One launch after a pause, the last. It is learnt from if the marker had to wait for it. A late marker still
+ * bounds the launch's time. */
 static void learn_last(const struct xpu_marker *marker, const struct shown *shown, bool guessed) {
     bool only = marker->count == 1 && !guessed;
     double took = only && !marker->past && shown->passed < shown->last ? shown->passed : shown->last;
@@ -154,11 +154,11 @@ static void learn_last(const struct xpu_marker *marker, const struct shown *show
 }
 
 /* The use of the launches before this marker. Between two markers of a stream that always had work, it is the
- * time that passed, less the others' part of it; and if these had nothing, costs are learnt from it.
+ * passed time less the others' part. If the others had none, costs are learnt from it.
  *
- * But a stream whose launches come slower than they run has pauses; a thread that lost its processor between
- * a launch and its marker marks an end that is long past; and work whose begin was not marked may have waited
- * for its slice first. Then the time that passed is too much, and the learnt cost is used. */
+ * But a stream whose launches come slower than they run has pauses. A thread that lost its processor between
+ * a launch and its marker marks an end that is long past. Work without a marked begin may have waited for its
+ * slice first. Then the passed time is too long, and the learnt cost counts. */
 static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
                          const struct xpu_marker *marker) {
     struct shown shown = shown_by(marker, tracker, on);
@@ -170,8 +170,8 @@ static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream 
     if (shown.longer && shown.last > (double)(marker->expected - marker->last) + HIDDEN_NS)
         xpu_cost_watch(marker->last_cost, marker->last);
     if (always_worked && only_this && shown.used > SURE_NS && shown.used > 1.5 * (double)marker->ns) {
-        /* It takes longer than before: nothing is given back, and this is learnt now, also while other
-         * containers are there. */
+        /* It takes longer than before: nothing is given back, and this is learnt now, even beside other
+         * containers. */
         learn(marker, shown.used, XPU_COST_SURE);
         return;
     }
@@ -218,7 +218,7 @@ static void rests(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, in
     if (on->active)
         xpu_measure_ends(&tracker->measure, at, known ? tracker->retired - tracker->retired_before : 0);
     if (on->active && on->predicted && !tracker->measure.active) {
-        /* Whose the time since the last probe was is decided here, and all of it has counted already. */
+        /* The owner of the time since the last probe is decided here. All of it has counted already. */
         double more = xpu_measure_used(&tracker->measure) - before;
         on->doubt.more += more;
         xpu_measure_take_back(&tracker->measure, more);
@@ -228,8 +228,8 @@ static void rests(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, in
     on->assumed_end = on->resumes = 0;
 }
 
-/* The next work of the stream was launched after the last had ended, and without a marker, as that was not
- * known then. */
+/* The next work of the stream was launched after the last had ended, and without a marker, because that was
+ * not known then. */
 static void rests_until(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
                         struct xpu_tracked_stream *on, int64_t at, int64_t launched) {
     int64_t resumes = launched + tracker->clocks.offset;
@@ -241,7 +241,7 @@ static void rests_until(struct xpu_timeline *timeline, struct xpu_tracker *track
         xpu_timeline_add(timeline, (struct xpu_time_point){resumes, XPU_RESUMES, on, 0});
 }
 
-/* No marker follows: either nothing was launched after the last one, or launches that have none yet. */
+/* No marker follows: nothing was launched after the last one, or only launches without a marker so far. */
 void xpu_rests_perhaps(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
                        struct xpu_tracked_stream *on, int64_t at) {
     if (!xpu_stream_take(on))
@@ -277,7 +277,7 @@ static void ends(struct xpu_timeline *timeline, struct xpu_tracker *tracker, str
         begins(tracker, on, on->resumes < at ? on->resumes : at, true);
     xpu_measure_reaches(&tracker->measure, at);
     if (!on->active && marker->mixed) {
-        /* It is not known when this work began. It has used its prediction, unless that was counted for other
+        /* The begin of this work is unknown. It has used its prediction, unless that was counted for other
          * streams. */
         double missing = (double)marker->ns - (xpu_measure_used(&tracker->measure) - on->used_before);
         begins(tracker, on, at, true);
@@ -309,7 +309,7 @@ static void assumed_end(struct xpu_timeline *timeline, struct xpu_tracker *track
                         struct xpu_tracked_stream *on, int64_t at) {
     xpu_measure_reaches(&tracker->measure, at);
     double kept = tracker->measure.waited - on->waited_before;
-    if (kept > 0) { /* others had the device meanwhile, for so long at least */
+    if (kept > 0) { /* others had the device meanwhile, at least for this long */
         on->waited_before = tracker->measure.waited;
         on->assumed_end = at + (int64_t)kept;
         return;
