@@ -50,7 +50,7 @@ def test_weights_and_priorities(capped: Make, start_agent: Serve, node: Node) ->
             until(lambda: (one.share, two.share) == (20, 60), "by the others as well")
 
 
-def test_a_change_is_told_while_nobody_is_at_work(capped: Make, start_agent: Serve, node: Node) -> None:
+def test_a_change_is_reported_while_no_container_works(capped: Make, start_agent: Serve, node: Node) -> None:
     one, two = capped(30, "burst"), capped(20, "weight low")
     service = start_agent()
 
@@ -152,7 +152,9 @@ def test_a_second_agent_is_refused_and_changes_nothing(capped: Make, start_agent
     assert after.status()["who"] == "xpu agent"
 
 
-def test_what_needs_it_is_explained_with_it_and_without(node: Node, start_agent: Serve) -> None:
+def test_settings_that_need_the_agent_are_explained_with_it_and_without(
+    node: Node, start_agent: Serve
+) -> None:
     node.sim("1xT4-R580")
     missing = "no agent runs: burst and weight hold as fixed, and priorities mean nothing"
 
@@ -249,7 +251,7 @@ def test_a_container_that_goes_round_the_pacer_and_lies_in_its_page_is_told_and_
     liar.close()
 
 
-def test_what_the_driver_counts_for_the_server_of_mps_is_not_compared(
+def test_device_time_of_the_mps_server_is_not_compared(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
     node.sim("1xT4-R580")

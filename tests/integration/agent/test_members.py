@@ -141,7 +141,9 @@ def said(path: Path, content: bytes) -> bytes:
 
 
 @pytest.mark.usefixtures("with_group")
-def test_who_may_not_is_told_what_to_do_in_one_line(node: Node, bundles: Bundles, start_agent: Serve) -> None:
+def test_a_user_without_rights_gets_one_line_with_the_remedy(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
     node.sim("1xT4")
     node.start(bundles("XPU_MEM=4G", args=SLEEP))
     for words in SHOWN:
@@ -176,7 +178,7 @@ def test_who_may_not_is_told_what_to_do_in_one_line(node: Node, bundles: Bundles
 
 
 @pytest.mark.usefixtures("with_group")
-def test_members_who_say_nothing_or_many_things_stop_nobody_for_long(node: Node, start_agent: Serve) -> None:
+def test_silent_or_talkative_members_delay_nobody_for_long(node: Node, start_agent: Serve) -> None:
     node.sim("1xT4")
     start_agent()
     path = socket_of(node)
@@ -242,7 +244,9 @@ DRIP = [
 
 
 @pytest.mark.usefixtures("with_group")
-def test_who_asks_too_much_at_once_is_told_so(node: Node, start_agent: Serve) -> None:
+def test_a_member_who_asks_too_much_at_once_is_refused_with_the_reason(
+    node: Node, start_agent: Serve
+) -> None:
     node.sim("1xT4")
     start_agent()
     path = socket_of(node)
@@ -296,7 +300,7 @@ def test_a_member_has_a_table_as_wide_as_the_terminal_and_its_colours(
 
 
 @pytest.mark.usefixtures("with_group")
-def test_what_answers_them_is_started_again(node: Node, start_agent: Serve) -> None:
+def test_the_answering_process_is_started_again(node: Node, start_agent: Serve) -> None:
     node.sim("1xT4")
     agent = start_agent().process.pid
     socket_of(node)
@@ -321,7 +325,7 @@ def test_without_the_group_all_is_roots(node: Node, start_agent: Serve) -> None:
 
 
 @pytest.mark.usefixtures("with_group")
-def test_what_a_member_asked_for_ends_with_the_agent(node: Node, start_agent: Serve) -> None:
+def test_a_members_command_ends_with_the_agent(node: Node, start_agent: Serve) -> None:
     node.sim("1xT4")
     agent = start_agent()
     socket_of(node)

@@ -140,7 +140,7 @@ def test_starts_are_told_by_how_long_they_took(node: Node, bundles: Bundles) -> 
         assert 0.001 * number < found.one("xpu_start_seconds_sum", mode=mode) < 25 * number
 
 
-def test_what_slices_use_is_told(node: Node, capped: Make) -> None:
+def test_metrics_report_the_use_of_slices(node: Node, capped: Make) -> None:
     one, two = capped(30, "burst"), capped(50)
     with one.waiting():
         found = figures(node)

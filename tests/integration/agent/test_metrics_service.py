@@ -62,7 +62,9 @@ def test_a_group_may_read_where_the_configuration_says_so(node: Node, start_agen
     assert os.stat(on_socket(node)).st_mode & 0o777 == 0o600
 
 
-def test_a_port_of_this_machine_answers_only_who_asks_for_it(node: Node, start_agent: Serve) -> None:
+def test_a_port_of_this_machine_answers_only_requests_by_its_own_names(
+    node: Node, start_agent: Serve
+) -> None:
     node.sim("1xT4")
     port = free_port()
     node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
@@ -94,7 +96,7 @@ def test_addresses_that_other_machines_reach_take_a_second_key(node: Node, start
     assert answer(port, GET.format("node7.example"))[0] == 200
 
 
-def test_what_only_this_machine_reaches_is_no_page_of_the_webs_whatever_is_allowed(
+def test_a_local_port_refuses_other_names_even_if_remote_clients_are_allowed(
     node: Node, start_agent: Serve
 ) -> None:
     port = free_port()
@@ -105,7 +107,7 @@ def test_what_only_this_machine_reaches_is_no_page_of_the_webs_whatever_is_allow
     assert answer(port, GET.format("evil.example"))[0] == 403
 
 
-def test_what_is_no_request_for_the_page_is_refused(node: Node, start_agent: Serve) -> None:
+def test_other_requests_than_for_the_page_are_refused(node: Node, start_agent: Serve) -> None:
     start_agent()
     path = on_socket(node)
     for request, expected in {

@@ -122,7 +122,7 @@ def test_metrics_and_the_page_tell_the_same_when_both_are_asked(
         timing.equals(0, difference)
 
 
-def test_what_containers_chose_is_short_printable_text(
+def test_texts_of_containers_are_shown_short_and_printable(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
     node.sim("1xT4")
@@ -148,7 +148,7 @@ def test_what_containers_chose_is_short_printable_text(
     assert all(each.isprintable() and len(each) <= 2000 for each in texts)
 
 
-def test_it_is_for_those_who_may_read_metrics(node: Node, start_agent: Serve) -> None:
+def test_the_page_is_for_users_who_may_read_metrics(node: Node, start_agent: Serve) -> None:
     """The socket's mode and the group are test_metrics_service.py's: there is one socket for all."""
     port = free_port()
     node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
@@ -207,7 +207,7 @@ def test_the_page_is_there_while_the_driver_hangs_and_says_so(node: Node, start_
 
 
 @pytest.mark.parametrize("slices", [0, 1])
-def test_where_a_port_is_open_the_hour_is_kept_while_nobody_asks(
+def test_with_an_open_port_the_last_hour_is_kept_even_if_nobody_asks(
     node: Node, bundles: Bundles, start_agent: Serve, slices: int
 ) -> None:
     """On a node without slices the driver is left alone."""

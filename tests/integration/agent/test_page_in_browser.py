@@ -88,7 +88,7 @@ def test_cards_slices_refusals_and_events_are_shown(
     assert [round(float(each)) for each in widths] == [27, 30]
 
 
-def test_what_containers_chose_is_text(node: Node, bundles: Bundles, page: Callable[[], str]) -> None:
+def test_texts_of_containers_are_shown_as_text(node: Node, bundles: Bundles, page: Callable[[], str]) -> None:
     node.sim("1xT4")
     node.start(bundles("XPU_MEM=1G", args=SLEEP))
     evil = "</script><img src=x onerror=\"document.title='taken'\"><b>"

@@ -40,7 +40,7 @@ def test_every_command_has_help_with_an_example(node: Node, command: str) -> Non
 
 
 @pytest.mark.parametrize(("command", "member"), TABLES.items())
-def test_what_prints_a_table_prints_json_too(node: Node, command: str, member: str) -> None:
+def test_commands_with_a_table_print_json_too(node: Node, command: str, member: str) -> None:
     node.sim("1xT4")
     told = node.json(*command.split())
     assert member in told if member else isinstance(told, list)
@@ -261,7 +261,7 @@ COMPLETION = {
 
 
 @pytest.mark.parametrize("shell", COMPLETION)
-def test_what_the_packages_completion_asks_is_answered(node: Node, shell: str) -> None:
+def test_the_packages_completion_gets_answers(node: Node, shell: str) -> None:
     done = subprocess.run(
         [node.prefix / "bin" / "xpu"],
         env={**node.environ, "_XPU_COMPLETE": f"{shell}_complete", **COMPLETION[shell]},

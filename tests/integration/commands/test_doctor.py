@@ -104,9 +104,7 @@ def test_a_part_of_the_driver_that_is_missing_is_named(node: Node) -> None:
         ("chmod 600 {0}", "{0} has mode 0600"),
     ],
 )
-def test_a_device_node_that_is_wrong_is_named_and_what_is_told_mends_it(
-    node: Node, fault: str, says: str
-) -> None:
+def test_a_wrong_device_node_is_named_and_the_advice_repairs_it(node: Node, fault: str, says: str) -> None:
     node.sim("1xT4")
     path = root_of(node) / "dev/nvidia0"
     before = path.stat()
@@ -151,7 +149,7 @@ def test_why_nothing_stronger_holds_a_limit_is_told(node: Node) -> None:
 
 
 @pytest.mark.usefixtures("copy")  # a clone may lie in a folder that only root may enter
-def test_whoever_is_not_root_is_told_what_could_not_be_looked_at(node: Node) -> None:
+def test_without_root_doctor_names_the_checks_that_were_not_possible(node: Node) -> None:
     node.sim("1xT4")
     node.xpu("ps")
     node.folder.chmod(0o755)
@@ -233,7 +231,7 @@ def engine(node: Node, name: str, answer: str) -> Iterator[Path]:
             process.kill()
 
 
-def test_what_an_engine_says_of_itself_is_printed_as_text_and_the_slow_one_delays_none(node: Node) -> None:
+def test_an_engines_answer_is_printed_as_text_and_a_slow_engine_delays_no_other(node: Node) -> None:
     runtimes = {"xpu": {"path": "/no/\ud800\x1b[31m"}}
     says = json.dumps({"ServerVersion": "28 \ud800\x1b]0;x\x07", "Runtimes": runtimes})
     with engine(node, "quick", says) as file:
@@ -250,7 +248,7 @@ def test_what_an_engine_says_of_itself_is_printed_as_text_and_the_slow_one_delay
         assert done.stdout.replace("\n", "").isprintable()
 
 
-def test_a_low_level_runtime_that_is_gone_is_named_with_what_it_has_created(
+def test_a_missing_low_level_runtime_is_named_with_its_containers(
     node: Node, bundles: Callable[..., Path]
 ) -> None:
     copy = node.folder / "my-runtime"

@@ -64,7 +64,7 @@ def test_a_ledger_that_is_locked_is_told_with_the_process_that_locks_it(node: No
     assert_fine(node, "ledger")
 
 
-def test_what_dead_containers_hold_is_told_until_xpu_gc(node: Node, bundles: Bundles) -> None:
+def test_slices_of_dead_containers_are_reported_until_xpu_gc(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
     os.kill(node.grants()[0].pid, signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_a_device_that_is_gone_is_told_with_the_container_that_has_it(node: Node
     found(node, "problem", "containers", f"container {container[:12]} has a slice of GPU-00000000")
 
 
-def test_a_cache_that_is_wrong_is_named_and_what_is_told_mends_it(node: Node) -> None:
+def test_a_wrong_cache_is_named_and_the_advice_repairs_it(node: Node) -> None:
     node.sim("1xT4")
     node.configure("mode: auto\n")
     node.xpu("devices")
@@ -157,7 +157,7 @@ def test_a_cache_that_is_wrong_is_named_and_what_is_told_mends_it(node: Node) ->
 @pytest.mark.parametrize(
     "fault", ["mkdir {0}; touch {0}/x", "mkfifo {0}", "truncate -s 3G {0}", "head -c 3000 /dev/urandom > {0}"]
 )
-def test_what_is_no_cache_is_told_to_be_removed_and_then_all_is_well(node: Node, fault: str) -> None:
+def test_something_in_the_caches_place_is_named_and_removing_it_helps(node: Node, fault: str) -> None:
     node.sim("1xT4")
     node.configure("mode: auto\n")
     os.utime(node.config, (1, 1))  # one that has just changed is not compiled yet

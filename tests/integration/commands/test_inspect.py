@@ -66,7 +66,7 @@ def kill(pid: int) -> None:
     os.close(fd)
 
 
-def test_each_process_is_shown_with_what_it_has(node: Node, bundles: Bundles) -> None:
+def test_each_process_is_shown_with_its_memory(node: Node, bundles: Bundles) -> None:
     old_driver(node)
     container = three(node, bundles)
     told = node.json("inspect", container[:-1])
@@ -92,7 +92,7 @@ def test_each_process_is_shown_with_what_it_has(node: Node, bundles: Bundles) ->
     assert processes[0]["pid"] == grant["pid"]
 
 
-def test_what_a_killed_process_had_is_shown_until_it_is_given_back(node: Node, bundles: Bundles) -> None:
+def test_memory_of_a_killed_process_is_shown_until_it_is_given_back(node: Node, bundles: Bundles) -> None:
     old_driver(node)
     container = three(node, bundles)
     before = of_slice(node, container)
@@ -260,7 +260,7 @@ def test_a_change_that_was_cut_short_is_told_and_mended_by_repeating_it(node: No
         f"tr '\\0' '\\377' < {PAGE} > /noise; cat /noise > {PAGE}",
     ],
 )
-def test_whatever_a_container_writes_to_its_page_the_host_goes_on(
+def test_the_host_goes_on_whatever_a_container_writes_to_its_page(
     node: Node, bundles: Bundles, attack: str
 ) -> None:
     old_driver(node)
@@ -331,7 +331,7 @@ def test_a_lease_on_the_quota_page_keeps_nobody_waiting(node: Node, bundles: Bun
     assert node.json("inspect", container)["problems"] == []
 
 
-def test_a_limit_of_the_drivers_that_is_not_what_is_booked_is_told(node: Node, bundles: Bundles) -> None:
+def test_a_drivers_limit_that_differs_from_the_booked_one_is_reported(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
     assert of_slice(node, container)["limit_in_force_bytes"] == 4 * GIB

@@ -104,7 +104,9 @@ def test_a_file_system_of_the_users_is_not_looked_at_for_dockers_name(
         node.oci("delete", "--force", container)
 
 
-def test_what_happened_to_two_with_one_id_has_no_others_name(node: Node, task: Callable[..., Path]) -> None:
+def test_events_of_two_containers_with_one_id_have_their_own_names(
+    node: Node, task: Callable[..., Path]
+) -> None:
     node.sim("1xT4-R580")
     first = task("default", {})
     container = node.start(first)
@@ -159,9 +161,7 @@ def test_a_name_of_several_containers_is_refused_with_their_ids(
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J\x1b[31mroot\n", "a/b", "x" * 5000, "", "né", "-rf", " "])
-def test_what_no_engine_calls_a_container_is_no_name(
-    node: Node, task: Callable[..., Path], text: str
-) -> None:
+def test_a_name_that_no_engine_could_give_is_none(node: Node, task: Callable[..., Path], text: str) -> None:
     node.sim("1xT4-R580")
     pod = node.start(task("k8s.io", {**POD, "io.kubernetes.cri.container-name": text}))
     other = node.start(task("default", {"nerdctl/name": text}))

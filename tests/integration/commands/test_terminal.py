@@ -61,7 +61,7 @@ def test_it_fits_the_window_and_wide_or_a_pipe_has_all(node: Node, container: st
     assert plain(printed(node, 80, *words, "--wide")) == whole
 
 
-def test_what_is_left_out_is_said(node: Node, container: str) -> None:
+def test_columns_that_are_left_out_are_named(node: Node, container: str) -> None:
     head, row, *rest = plain(printed(node, 80, "ps")).splitlines()
     assert head.split()[:4] == ["CONTAINER", "NAME", "GPU", "USED"]
     assert row.startswith(container[:12]) and row.rstrip().endswith("running")
@@ -149,7 +149,7 @@ def test_two_forms_at_once_are_refused(node: Node) -> None:
     assert "--watch needs a terminal that can be drawn on" in node.xpu("ps", "--watch", check=False).stderr
 
 
-def test_devices_show_what_is_in_use_whoever_uses_it(node: Node, bundles: Bundles) -> None:
+def test_devices_show_the_use_by_any_process(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     bundle = bundles("XPU_MEM=4G", args=["cuda-probe", "alloc", "3000", "--hold"])
     node.start(bundle)
@@ -161,7 +161,7 @@ def test_devices_show_what_is_in_use_whoever_uses_it(node: Node, bundles: Bundle
     assert row.split()[head.split().index("UTIL") + 1] == "0%"  # Tesla T4 is two words
 
 
-def test_a_watched_table_follows_what_happens_until_q(node: Node, bundles: Bundles) -> None:
+def test_a_watched_table_follows_changes_until_q(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     with Terminal(node, 80, 24, ["ps", "--watch"]) as terminal:
         until(lambda: any(line.startswith("CONTAINER") for line in terminal.page()), "a page")
@@ -188,7 +188,7 @@ def test_devices_can_be_watched_too(node: Node, bundles: Bundles) -> None:
 
 
 @pytest.mark.usefixtures("copy")  # a checkout may be in a folder that is root's alone
-def test_a_users_who_may_not_read_the_ledger_is_told_so_in_one_line(node: Node, bundles: Bundles) -> None:
+def test_a_user_who_may_not_read_the_ledger_is_told_so_in_one_line(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     node.folder.chmod(0o755)

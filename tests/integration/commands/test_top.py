@@ -150,7 +150,7 @@ def test_containers_without_a_cap_show_what_the_driver_tells(node: Node, with_lo
     assert [each["cores_got_percent"] == 0 for each in device["containers"]] == [True, False, False]
 
 
-def test_what_the_driver_cannot_tell_apart_is_not_known_and_not_nothing(
+def test_use_that_the_driver_cannot_tell_apart_is_unknown_and_not_zero(
     node: Node, with_load: Bundles
 ) -> None:
     node.sim("1xT4-R580")

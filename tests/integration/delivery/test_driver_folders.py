@@ -121,7 +121,7 @@ def test_a_folder_that_others_can_write_is_not_taken_and_that_is_said(
     assert "as /usr/local/nvidia can be written by others than root" in "\n".join(looked(node))
 
 
-def test_what_a_driver_lacks_is_named(node: Node, host: Callable[[str], None]) -> None:
+def test_missing_parts_of_a_driver_are_named(node: Node, host: Callable[[str], None]) -> None:
     host("/usr/local/nvidia")
     subprocess.run([*node.view, "sh", "-ec", "rm /usr/local/nvidia/bin/nvidia-smi"], check=True)
     assert any(line.startswith("warning") and "containers get no nvidia-smi" in line for line in looked(node))

@@ -199,7 +199,9 @@ def test_a_libcuda_of_the_images_own_is_no_way_round_the_limit(
     assert "of 1024 MiB" in done.stdout
 
 
-def test_what_an_entry_point_names_later_is_covered_too(node: Node, bundles: Bundles, driver: Path) -> None:
+def test_libraries_that_an_entry_point_names_later_are_covered_too(
+    node: Node, bundles: Bundles, driver: Path
+) -> None:
     """Entry points make `lib` or set LD_LIBRARY_PATH themselves, where they see that it works."""
     script = "ln -s lib.real /usr/local/cuda/compat/lib; LD_LIBRARY_PATH=/usr/local/cuda/compat/lib exec "
     bundle = bundles(*ASK, args=["sh", "-c", script + " ".join(TOO_MUCH)])

@@ -115,7 +115,7 @@ def test_an_ldconfig_inside_succeeds_and_keeps_them_found(
 # Caches that an image brings.
 
 
-def test_what_the_images_cache_names_is_still_found(node: Node, bundles: Bundles, mode: str) -> None:
+def test_libraries_in_the_images_cache_are_still_found(node: Node, bundles: Bundles, mode: str) -> None:
     script = "$(ls /lib*/ld-linux-*.so.*) --preload libodd.so.7 /usr/bin/cuda-probe info && nvidia-smi -L"
     bundle = bundles("XPU_MEM=1G", args=["sh", "-c", script])
     root = bundle / "rootfs"

@@ -100,7 +100,7 @@ def ask(backend: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("place", ["usr/bin", MULTIARCH, "etc", "usr"])
-def test_what_is_mounted_through_a_shared_volume_does_not_reach_the_host(
+def test_mounts_through_a_shared_volume_do_not_reach_the_host(
     node: Node, bundles: Bundles, mode: str, backend: str, shared_volume: Path, place: str
 ) -> None:
     bundle = bundles(*ask(backend), args=["sleep", "1000"], change=binds(shared_volume, "/host", "rshared"))
@@ -238,7 +238,7 @@ PATHS = "PATH=/bin:/usr/bin:/usr/local/bin"
 
 
 @pytest.mark.parametrize("place", ["usr", "usr/lib"])
-def test_a_volume_over_all_of_usr_works_where_the_driver_holds_the_limit_and_is_refused_in_plain_words_else(
+def test_a_volume_over_all_of_usr_works_with_a_drivers_limit_and_is_otherwise_refused_in_plain_words(
     node: Node, bundles: Bundles, mode: str, backend: str, volume: Volume, place: str
 ) -> None:
     bundle = bundles(*ask(backend), args=["cuda-probe", "info"])

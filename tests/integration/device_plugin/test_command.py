@@ -57,7 +57,7 @@ def test_metrics_and_health_are_served(plugin: Plugin, kubelet: Kubelet) -> None
         assert line in lines
 
 
-def test_without_grpc_it_is_said_what_to_install(plugin: Plugin) -> None:
+def test_without_grpc_the_error_says_what_to_install(plugin: Plugin) -> None:
     code = f"import sys; sys.modules['grpc'] = None; {MAIN}"
     command = [sys.executable, "-c", code, *plugin.command()[3:]]
     done = subprocess.run(command, env=plugin.environ, capture_output=True, text=True, timeout=60)

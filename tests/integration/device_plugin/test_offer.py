@@ -97,7 +97,7 @@ def test_a_unit_that_makes_too_long_a_list_is_refused_with_one_that_fits(
     until(lambda: plugin.kubelet.healthy(MEMORY) == 8 * 80 * 128, "that fits")
 
 
-def test_what_docker_has_is_not_offered_and_the_node_says_so(
+def test_dockers_slices_are_not_offered_and_the_node_says_so(
     plugin: Plugin, kubelet: Kubelet, api_server: ApiServer
 ) -> None:
     plugin.start()

@@ -39,7 +39,7 @@ def test_a_pod_has_its_place_in_the_ledger_before_its_container_starts(
     until(lambda: kubelet.healthy(WHOLE) == 4, "the card is whole again")
 
 
-def test_what_does_not_fit_is_refused_with_figures_and_reserved_when_it_does(
+def test_a_pod_that_does_not_fit_is_refused_with_figures_and_reserved_when_it_fits(
     plugin: Plugin, kubelet: Kubelet
 ) -> None:
     plugin.start()

@@ -237,7 +237,7 @@ def test_the_slice_is_free_again_after_the_shim_and_the_container_were_killed(
 # Two engines on one node.
 
 
-def test_docker_and_containerd_share_what_the_node_has(ctr: Ctr, docker: Docker) -> None:
+def test_docker_and_containerd_share_the_nodes_devices(ctr: Ctr, docker: Docker) -> None:
     docker.hold("XPU_MEM=10G", 9000)
     done = ctr.run(["--env", "XPU_MEM=10G"], "true")
     assert done.status == 1

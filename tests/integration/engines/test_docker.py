@@ -207,7 +207,7 @@ def test_a_container_with_a_terminal_prints_to_it(docker: Docker) -> None:
     assert done.out.startswith("/dev/pts/0\nGPU 0: ")
 
 
-def test_what_is_piped_in_reaches_the_program(docker: Docker) -> None:
+def test_piped_input_reaches_the_program(docker: Docker) -> None:
     words = [*docker.command, *docker.run_words("XPU_MEM=4G", "cat", options=["--rm", "--interactive"])]
     done = subprocess.run(words, input="a\nb\n", capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, "a\nb\n")

@@ -77,7 +77,7 @@ def test_processes_as_csv(smi: Callable[..., str]) -> None:
         assert row.split(", ")[1] == f"{OURS} MiB"
 
 
-def test_who_is_busy_is_another_container(docker: Docker, branch: str) -> None:
+def test_the_work_of_another_container_is_not_shown(docker: Docker, branch: str) -> None:
     """pmon shows no work of others; nor does dmon with our library in the container."""
     mine = docker.hold("XPU_MEM=4G", OURS)
     docker.start("XPU_MEM=4G", "cuda-probe", "busy")

@@ -43,7 +43,7 @@ def test_a_docker_containers_name_is_shown_and_taken(docker: Docker, node: Node)
     assert events(node, "web")[-1] == ("released", "web")
 
 
-def test_what_a_container_was_called_is_known_when_it_is_gone(docker: Docker, node: Node) -> None:
+def test_a_containers_name_is_known_when_it_is_gone(docker: Docker, node: Node) -> None:
     done = docker.run("XPU_MEM=2G", "true", options=["--name", "short"])
     assert done.status == 0, done
     assert docker.run("XPU_MEM=200G", "true", options=["--name", "large"]).status == 125

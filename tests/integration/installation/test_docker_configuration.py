@@ -93,7 +93,7 @@ def test_a_running_docker_takes_the_runtime_up_and_forgets_it_as_we_say_it_does(
     wait_for(socket, ("runc", False), tmp_path / "log")
 
 
-def test_docker_starts_with_what_we_keep_in_its_file_and_with_what_it_had_before(
+def test_docker_starts_with_our_entries_in_its_file_and_with_its_earlier_file(
     node: Node, tmp_path: Path, daemon: Any
 ) -> None:
     config = tmp_path / "daemon.json"

@@ -26,7 +26,7 @@ def make(target: str, destination: Path, cwd: Path = REPOSITORY, umask: int = -1
     assert done.returncode == 0, done.stderr
 
 
-def test_what_install_leaves_works_where_it_lies_and_uninstall_takes_it_all_away(tmp_path: Path) -> None:
+def test_an_installed_tree_works_in_its_place_and_uninstall_removes_it_all(tmp_path: Path) -> None:
     make("install", tmp_path)
     programs = tmp_path / "usr" / "bin"
     assert sorted(os.listdir(programs)) == sorted(PROGRAMS)

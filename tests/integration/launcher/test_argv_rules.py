@@ -69,7 +69,7 @@ _SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 @settings(max_examples=2000, suppress_health_check=_SUPPRESSED)
 @given(words=LINES)
-def test_of_any_line_the_shim_knows_places_and_what_creates_has_one_id(
+def test_the_shim_finds_the_places_in_any_line_and_an_id_in_one_that_creates(
     parse: Parse, words: list[str]
 ) -> None:
     read = parse(words, CWD)

@@ -110,7 +110,7 @@ def name_an_endless_runtime(conf: Path) -> None:
         name_an_endless_runtime,
     ],
 )
-def test_a_compiled_file_that_cannot_be_trusted_is_python_s_to_make_anew(
+def test_python_makes_an_untrusted_compiled_file_anew(
     checked_launcher: Launcher, damage: Callable[[Path], None]
 ) -> None:
     launcher = checked_launcher
@@ -139,7 +139,7 @@ def become_no_program(runtime: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [vanish, lose_its_mode, become_writable_by_others, become_no_program])
-def test_a_runtime_that_cannot_be_started_is_python_s_to_find_anew(
+def test_python_looks_again_for_a_runtime_that_cannot_be_started(
     launcher: Launcher, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     runtime = tmp_path / "runtime"

@@ -128,7 +128,7 @@ def test_later_commands_have_the_configuration_and_run_folder_of_the_create(
     assert had == {(str(runtimes.launcher.config), str(runtimes.launcher.run_dir))}
 
 
-def test_what_the_create_had_not_is_taken_from_later_commands(runtimes: Runtimes) -> None:
+def test_variables_that_the_create_lacked_are_not_given_to_later_commands(runtimes: Runtimes) -> None:
     name = runtimes.new_id()
     runtimes.take("first")
     runtime = str(runtimes.take("first"))
@@ -204,7 +204,7 @@ def test_an_id_that_is_in_use_stays_with_its_container(runtimes: Runtimes) -> No
     assert runtimes.calls("second") == []
 
 
-def test_what_has_ended_without_a_delete_does_not_keep_its_id(
+def test_a_container_that_ended_without_a_delete_does_not_keep_its_id(
     runtimes: Runtimes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

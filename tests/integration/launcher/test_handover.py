@@ -179,7 +179,7 @@ def test_a_symlink_to_the_spec_is_followed(echoing: Launcher, folder: Path) -> N
 
 
 @pytest.mark.parametrize("what", ["nothing", "fifo", "folder", "device", "link to itself", "dangling link"])
-def test_what_is_no_file_is_left_to_the_runtime_and_never_waited_for(
+def test_a_spec_that_is_no_file_is_left_to_the_runtime_and_never_waited_for(
     echoing: Launcher, folder: Path, what: str
 ) -> None:
     spec = folder / "config.json"

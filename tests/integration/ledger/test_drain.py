@@ -135,7 +135,7 @@ def test_a_reason_is_one_short_line(node: Node, reason: str, shown: str) -> None
     assert "\x1b" not in node.xpu("events").stdout
 
 
-def test_what_cannot_be_done_says_why_and_changes_nothing(node: Node, bundles: Bundles) -> None:
+def test_an_impossible_drain_says_why_and_changes_nothing(node: Node, bundles: Bundles) -> None:
     node.sim("2xT4")
     done = node.xpu("drain", "0", "7", check=False)
     assert done.returncode == 1
@@ -168,7 +168,7 @@ def test_it_works_with_a_mistake_in_the_configuration_and_tells_of_a_missing_dri
     assert uuid in node.xpu("undrain", uuid[:12]).stdout
 
 
-def test_what_is_done_is_said_where_no_event_can_be_written(node: Node) -> None:
+def test_a_drain_without_an_event_is_reported(node: Node) -> None:
     node.sim("2xT4")
     uuid = node.json("devices")[1]["uuid"]
     ledger = node.run_dir / "ledger.db"

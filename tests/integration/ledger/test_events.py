@@ -104,7 +104,7 @@ def test_a_container_that_dies_without_notice_is_reaped_and_one_that_could_not_s
     assert node.grants() == []
 
 
-def test_drained_and_undrained_and_what_is_of_a_device(node: Node, bundles: Bundles) -> None:
+def test_events_of_drains_and_events_of_one_device(node: Node, bundles: Bundles) -> None:
     node.sim("2xT4")
     node.xpu("drain", "1", "--reason", "fan")
     container = node.start(bundles("XPU_MEM=4G", args=SLEEP))

@@ -56,9 +56,7 @@ def timed(function: Callable[[], subprocess.CompletedProcess[str]]) -> tuple[flo
     return time.monotonic() - started, done.returncode, done.stderr
 
 
-def test_a_stuck_holder_is_named_to_who_starts_and_stops_nobody_from_ending(
-    node: Node, bundles: Bundles
-) -> None:
+def test_a_start_names_a_stuck_holder_and_containers_end_in_spite_of_it(node: Node, bundles: Bundles) -> None:
     """Starts wait for half a minute: those of both modes, and the end, at once."""
     node.sim("1xT4-R580")
     log = node.folder / "log"
@@ -254,7 +252,9 @@ ELSEWHERE_TOLD = (
 
 
 @pytest.mark.parametrize("command", ["gc", "set", "release"])
-def test_who_cannot_see_the_processes_takes_nothing_back(node: Node, running: str, command: str) -> None:
+def test_a_command_that_cannot_see_the_processes_takes_nothing_back(
+    node: Node, running: str, command: str
+) -> None:
     words = {"gc": ["gc"], "set": ["set", running, "--mem", "15G"], "release": ["release", running]}
     done = node.xpu(*words[command], check=False)
     assert done.returncode == 1
@@ -311,7 +311,7 @@ def test_an_engine_in_a_pid_namespace_of_its_own_has_a_ledger_of_its_own(
         node.view = []
 
 
-def test_who_was_restarted_in_a_new_pid_namespace_is_told_how_to_go_on(node: Node, bundles: Bundles) -> None:
+def test_a_restart_in_a_new_pid_namespace_says_how_to_go_on(node: Node, bundles: Bundles) -> None:
     script = (
         '"$0" sim up --topology 1xT4 && "$1" --root "$2" create --bundle "$3" "${3##*/}" </dev/null '
         '>/dev/null && "$0" sim down && rm -r "$2/${3##*/}"'

@@ -57,7 +57,7 @@ def counted(node: Node, *words: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_who_counts_to_a_quota_gets_no_more_than_it_allows(node: Node, bundles: Bundles, mode: str) -> None:
+def test_containers_of_a_quota_get_no_more_than_it_allows(node: Node, bundles: Bundles, mode: str) -> None:
     quotas(node, f"{TEAM}, max_slices: 3, max_memory: 5G, max_cores: 150", more=f"mode: {mode}")
     node.sim("2xT4")
     first = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP, change=of_team("a")))
@@ -109,7 +109,7 @@ def test_explain_tells_what_a_request_counts_to_and_why_not(node: Node, bundles:
 
 
 @pytest.mark.parametrize(("most", "nearest"), [("6GiB", None), ("15GiB", {"XPU_MEM": "15G"})])
-def test_what_is_offered_instead_is_within_the_quota_too(
+def test_the_offered_alternative_is_within_the_quota_too(
     node: Node, most: str, nearest: dict[str, str] | None
 ) -> None:
     node.sim("1xT4")
@@ -180,7 +180,7 @@ def test_a_user_namespace_counts_by_the_uid_of_its_root(
     assert explained(node, str(other))[0] == (3 if counts else 0)
 
 
-def test_what_died_without_notice_counts_no_more(node: Node, bundles: Bundles) -> None:
+def test_a_container_that_died_without_notice_no_longer_counts(node: Node, bundles: Bundles) -> None:
     quotas(node, f"{TEAM}, max_slices: 1")
     node.sim("1xT4")
     node.start(bundles("XPU_MEM=1G", args=SLEEP, change=of_team("a")))
@@ -205,7 +205,7 @@ def test_a_ledger_that_is_lost_knows_the_quotas_again(node: Node, bundles: Bundl
     assert len(node.grants()) == 3
 
 
-def test_what_an_earlier_version_granted_or_took_back_counts_not(node: Node, bundles: Bundles) -> None:
+def test_grants_and_releases_of_an_earlier_version_do_not_count(node: Node, bundles: Bundles) -> None:
     """It knows nothing of the table: it leaves rows behind, and writes none."""
     node.sim("1xT4")
     node.start(bundles("XPU_MEM=1G", args=SLEEP, change=of_team("a")))

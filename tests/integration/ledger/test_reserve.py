@@ -44,7 +44,7 @@ def given(node: Node, *variables: str) -> list[int | str]:
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_reserved_device_keeps_its_slices_and_goes_only_to_who_names_it(
+def test_a_reserved_device_keeps_its_slices_and_goes_only_to_containers_that_name_it(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
     node.configure(f"mode: {mode}")
@@ -75,7 +75,7 @@ def test_a_reserved_device_keeps_its_slices_and_goes_only_to_who_names_it(
     assert changes == [("reserved", "for team-a: course"), ("unreserved", None)]
 
 
-def test_who_names_a_reservation_gets_its_devices_alone(node: Node) -> None:
+def test_a_container_that_names_a_reservation_gets_only_its_devices(node: Node) -> None:
     node.sim("2xT4")
     node.xpu("reserve", "1", "--for", "team-a")
     assert given(node, "XPU_RESERVATION=team-a") == [1]
@@ -135,7 +135,7 @@ def test_it_stays_reserved_over_a_reboot_and_when_it_is_gone(node: Node) -> None
     assert "0 is not reserved" in node.xpu("unreserve", "0", check=False).stderr
 
 
-def test_a_gpu_stands_for_its_partitions_but_for_one_reserved_by_itself(node: Node) -> None:
+def test_a_gpu_stands_for_its_partitions_except_one_reserved_by_itself(node: Node) -> None:
     node.sim("2xA100-MIG")
     node.xpu("reserve", "0", "--for", "team-a")
     node.xpu("reserve", "0:1", "--for", "team-b")
@@ -160,7 +160,7 @@ def test_an_annotation_names_it_too_and_variables_need_not_count(node: Node, bun
 @pytest.mark.parametrize(
     "name", ["", "-a", ".", "a b", "a/b", "é", "²", "a\x1b[31m", "a\nb", "x" * 64, "\udcff"]
 )
-def test_what_is_no_name_is_refused_by_both(node: Node, name: str) -> None:
+def test_both_commands_refuse_an_invalid_name(node: Node, name: str) -> None:
     node.sim("1xT4")
     done = node.xpu("reserve", "0", "--for", name, check=False)
     assert done.returncode == 2 and NAMES in done.stderr
@@ -187,7 +187,7 @@ def test_the_longest_name_and_a_reason_are_one_line_that_all_may_read(node: Node
     assert given(node, f"XPU_RESERVATION={name}") == [0]
 
 
-def test_what_cannot_be_read_is_given_to_nobody(node: Node, bundles: Bundles) -> None:
+def test_devices_with_unreadable_marks_are_given_to_nobody(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     node.xpu("reserve", "0", "--for", "team-a")
     (mark,) = (node.run_dir / "state" / "reserved").iterdir()

@@ -149,7 +149,7 @@ def test_a_change_of_the_tree_shows_in_the_next_listing(node: Node, amd: Tree) -
         ("vendor=nvidia", False),
     ],
 )
-def test_a_requirement_is_held_against_what_is_known_of_a_gpu(
+def test_a_requirement_is_compared_with_the_facts_of_a_gpu(
     node: Node, amd: Tree, condition: str, granted: bool
 ) -> None:
     done = node.xpu("explain", "-e", "XPU_COUNT=1", "-e", f"XPU_REQUIRE={condition}", check=False)
@@ -158,7 +158,7 @@ def test_a_requirement_is_held_against_what_is_known_of_a_gpu(
         assert f"requires {condition}, and has arch 9.0.10, brand instinct, vendor amd" in done.stdout
 
 
-def test_a_requirement_of_what_nobody_knows_of_a_gpu_says_so(node: Node, amd: Tree) -> None:
+def test_a_requirement_of_an_unknown_fact_says_so(node: Node, amd: Tree) -> None:
     done = node.xpu("explain", "-e", "XPU_COUNT=1", "-e", "XPU_REQUIRE=cuda>=12.0,driver>=535", check=False)
     assert done.returncode == 3
     assert "vendor amd; its cuda and driver are not known" in done.stdout
@@ -186,7 +186,7 @@ def test_devices_listed_in_nvidias_variable_are_nvidias(node: Node, bundles: Bun
     assert "renderD128" in visible(done), done.stderr
 
 
-def test_on_a_node_with_both_who_says_nothing_gets_the_first_vendors(
+def test_on_a_node_with_both_a_container_that_names_none_gets_the_first_vendors(
     node: Node, bundles: Bundles, both: Tree
 ) -> None:
     assert [row["index"] for row in node.json("devices")] == [0, 1, 2]

@@ -349,7 +349,7 @@ def test_a_spec_of_wrong_types_never_gets_a_device(
     assert node.grants() == []
 
 
-def test_what_one_container_writes_over_its_libraries_harms_nobody(
+def test_a_container_that_overwrites_its_libraries_harms_no_other(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
     driver = tree(node.run_dir / "sim/root/usr")

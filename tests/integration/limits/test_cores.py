@@ -49,7 +49,7 @@ def memory_by(request: pytest.FixtureRequest, node: Node) -> str:
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_cap_stands_in_the_page_whoever_holds_the_memory(
+def test_a_cap_is_in_the_page_with_any_holder_of_the_memory(
     node: Node, bundles: Bundles, memory_by: str, mode: str
 ) -> None:
     node.configure(f"mode: {mode}")

@@ -66,7 +66,7 @@ def test_an_access_that_is_not_named_stays_denied(cgroup: Path, opens: Opener) -
     assert opens(cgroup, 195, 1) == errno.EPERM
 
 
-def test_what_the_program_allowed_it_still_allows(cgroup: Path, opens: Opener) -> None:
+def test_devices_that_the_program_allowed_stay_allowed(cgroup: Path, opens: Opener) -> None:
     attach(cgroup, one_device(1, 3, it=RETURN_1, others=RETURN_0))
     device_bpf.allow(str(cgroup), [GPU0])
     assert opens(cgroup, 1, 3) == 0
@@ -86,7 +86,7 @@ def test_allowing_again_changes_nothing_and_allowing_more_adds(cgroup: Path, ope
     assert opens(cgroup, 195, 0) == opens(cgroup, 195, 255) == errno.ENXIO
 
 
-def test_what_was_allowed_can_be_taken_back(cgroup: Path, opens: Opener) -> None:
+def test_an_allowed_device_can_be_denied_again(cgroup: Path, opens: Opener) -> None:
     attach(cgroup, RETURN_0)
     before = instructions(attached(cgroup)[0])
     device_bpf.allow(str(cgroup), [GPU0, CONTROL])
@@ -209,7 +209,7 @@ def test_a_cgroup_that_is_gone_is_named(cgroup: Path) -> None:
         device_bpf.allow(f"{cgroup}/gone", [GPU0])
 
 
-def test_what_the_verifier_says_is_passed_on(cgroup: Path) -> None:
+def test_the_verifiers_message_is_passed_on(cgroup: Path) -> None:
     with pytest.raises(OSError, match=r"R0 !read_ok"):
         device_bpf._load(instruction(0x95), True)
 

@@ -77,7 +77,7 @@ def card(node: Node, workers: Workers, request: pytest.FixtureRequest) -> Card:
     return Card(node, workers, request.param)
 
 
-def test_neighbours_of_what_fails_is_killed_or_never_ends_go_on(card: Card) -> None:
+def test_neighbours_of_a_program_that_fails_is_killed_or_never_ends_go_on(card: Card) -> None:
     for kernel, error in FATAL.items():
         fails(card, kernel, error)
     is_killed(card)

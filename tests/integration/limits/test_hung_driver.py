@@ -95,7 +95,7 @@ def test_a_command_that_is_ended_leaves_nothing_in_the_driver(
         until(lambda: not asking(), "none is left")
 
 
-def test_what_has_ended_is_given_back(node: Node, bundles: Callable[..., Path]) -> None:
+def test_slices_of_ended_containers_are_given_back(node: Node, bundles: Callable[..., Path]) -> None:
     """The limit of the cgroup, which stays, is the driver's."""
     node.sim("1xT4")
     node.start(bundles("XPU_MEM=2G", args=SLEEP))

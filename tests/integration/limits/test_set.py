@@ -122,7 +122,7 @@ def test_the_new_entry_is_printed_for_scripts(node: Node, bundles: Bundles, back
     assert entries[0]["memory_bytes"] == 6 * GIB
 
 
-def test_what_is_not_free_is_refused_with_what_would_fit(node: Node, bundles: Bundles, backend: str) -> None:
+def test_more_than_is_free_is_refused_with_what_would_fit(node: Node, bundles: Bundles, backend: str) -> None:
     container = sleeper(node, bundles, "XPU_MEM=4G")
     sleeper(node, bundles, "XPU_MEM=8G")
     refused = change(node, container, "--mem", "8G")
@@ -137,7 +137,7 @@ def test_what_is_not_free_is_refused_with_what_would_fit(node: Node, bundles: Bu
     assert booked(node) == 15 * GIB
 
 
-def test_a_limit_below_what_is_in_use_takes_force(node: Node, bundles: Bundles, backend: str) -> None:
+def test_a_limit_below_the_use_needs_force(node: Node, bundles: Bundles, backend: str) -> None:
     container, _ = holder(node, bundles, "4G", 2048)
     (used,) = (entry["memory_used_bytes"] for entry in node.json("ps"))
     assert used >= 2 * GIB
@@ -158,9 +158,7 @@ def test_a_limit_below_what_is_in_use_takes_force(node: Node, bundles: Bundles, 
     assert booked(node) == 1536 * MIB
 
 
-def test_what_was_freed_by_one_can_be_asked_for_by_the_next(
-    node: Node, bundles: Bundles, backend: str
-) -> None:
+def test_memory_that_one_gives_up_can_go_to_the_next(node: Node, bundles: Bundles, backend: str) -> None:
     container = sleeper(node, bundles, "XPU_MEM=15G", "XPU_VISIBLE_DEVICES=0")
     node.xpu("set", container, "--mem", "5G")
     other = sleeper(node, bundles, "XPU_MEM=10G", "XPU_VISIBLE_DEVICES=0")
@@ -271,7 +269,7 @@ def test_the_memory_of_a_mig_device_is_the_hardwares(node: Node, bundles: Bundle
     assert "whose memory the hardware fixes" in failed.stderr
 
 
-def test_who_is_not_there_or_not_alone_is_told(node: Node, bundles: Bundles) -> None:
+def test_a_missing_or_ambiguous_container_is_reported(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     first = sleeper(node, bundles, "XPU_MEM=1G")
     sleeper(node, bundles, "XPU_MEM=1G")

@@ -74,7 +74,7 @@ def test_the_limit_in_the_container_is_the_one_assigned(node: Node, bundles: Bun
 
 
 @MODES
-def test_what_is_reserved_in_the_ledger_is_granted_without_an_annotation(
+def test_a_reservation_in_the_ledger_is_granted_without_an_annotation(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
     first, second = cluster(node, more=f"mode: {mode}")
@@ -88,7 +88,7 @@ def test_what_is_reserved_in_the_ledger_is_granted_without_an_annotation(
 
 @MODES
 @pytest.mark.parametrize("rights", [lambda change: change, privileged], ids=["plain", "privileged"])
-def test_what_proves_nothing_is_refused(
+def test_assignments_that_prove_nothing_are_refused(
     node: Node, bundles: Bundles, mode: str, rights: Callable[[Any], Any]
 ) -> None:
     uuid, _ = cluster(node, more=f"mode: {mode}")
@@ -145,9 +145,7 @@ def test_an_earlier_assignment_of_the_pod_is_stale(node: Node, bundles: Bundles)
     assert granted(node) == {first: (2, 30), second: (4, 30)}
 
 
-def test_what_a_stolen_key_has_signed_starts_no_more_without_its_assignment_either(
-    node: Node, bundles: Bundles
-) -> None:
+def test_reservations_signed_with_a_removed_key_start_no_container(node: Node, bundles: Bundles) -> None:
     uuid, _ = cluster(node)
     pod = Pod("web")
     allocated(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", "web", "k1"))
@@ -196,7 +194,7 @@ def test_an_author_exchanges_no_hard_limit_for_a_soft_one(node: Node, bundles: B
 
 
 @MODES
-def test_who_asks_for_nothing_runs_untouched(node: Node, bundles: Bundles, mode: str) -> None:
+def test_a_container_that_asks_for_nothing_runs_untouched(node: Node, bundles: Bundles, mode: str) -> None:
     uuid, _ = cluster(node, more=f"mode: {mode}")
     pod = Pod("web")
     text = signed(pod.assignment(main=(share(uuid),)))
@@ -272,7 +270,7 @@ def test_a_start_by_workers_gives_what_any_other_gives(
     node.remove(container)
 
 
-def test_what_is_wrong_with_a_node_of_a_cluster_doctor_says(node: Node) -> None:
+def test_doctor_says_what_is_wrong_with_a_clusters_node(node: Node) -> None:
     cluster(node)
     keys = node.folder / "keys"
     assert_fine(node, "kubernetes")

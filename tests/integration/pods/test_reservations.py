@@ -116,7 +116,7 @@ def test_quotas_hold_for_pods_too(node: Node, bundles: Bundles) -> None:
     assert "quota a (annotation io.kubernetes.cri.sandbox-namespace=default): 1G of 5G of memory left" in told
 
 
-def test_what_is_reserved_is_to_be_seen(node: Node, bundles: Bundles) -> None:
+def test_reservations_are_shown(node: Node, bundles: Bundles) -> None:
     first, second = cluster(node)
     pod = Pod("web")
     assigned = pod.assignment(a=(share(first, 4, 30), share(second, 4, 30)), b=(share(first, 2, None),))
@@ -195,7 +195,7 @@ def test_a_pod_s_container_gets_back_what_was_taken_of_its_own_and_no_more(
     assert granted(node)[uuid][0] == 14  # until the other container runs as well
 
 
-def test_what_a_pods_containers_have_beyond_its_reservation_is_not_offered(
+def test_slices_of_a_pod_beyond_its_reservation_are_not_offered(
     node: Node, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid, _ = cluster(node)

@@ -103,7 +103,7 @@ def test_the_file_follows_the_devices(node: Node) -> None:
     assert file.read_text() == "kind: yoyoworks.com/xpu\n"
 
 
-def test_list_shows_what_engines_are_asked_for(node: Node) -> None:
+def test_list_shows_the_names_for_engines_and_their_requests(node: Node) -> None:
     node.configure("cdi: {sizes: [{name: half, mem: 50%, cores: 50, count: 2}]}")
     assert node.json("cdi", "list") == [
         {"name": "yoyoworks.com/xpu=slice", "request": {}},

@@ -87,7 +87,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("layout", WRONG.values(), ids=WRONG)
-def test_where_no_container_can_start_doctor_says_what_to_mount_and_that_helps(
+def test_if_no_container_can_start_doctor_says_what_to_mount_and_that_helps(
     node: Node, bundles: Bundles, layout: str
 ) -> None:
     with node.own_mounts(layout):

@@ -286,7 +286,7 @@ def test_giving_back_twice_or_for_nobody_or_with_a_broken_configuration_is_no_er
     node.remove(container)
 
 
-def test_what_clears_up_after_a_dead_container_leaves_the_limit_of_its_next_life(
+def test_clearing_up_after_a_dead_container_leaves_the_limit_of_its_next_life(
     node: Node, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starting NVML takes its time: by then the container may run again, in a cgroup of the same name."""

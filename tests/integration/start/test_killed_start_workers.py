@@ -100,7 +100,7 @@ def held_at_its_call(
         tracer.kill()
 
 
-def test_who_is_killed_while_a_worker_is_at_its_call_gets_nothing(
+def test_a_caller_killed_during_its_workers_call_gets_nothing(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
     node.configure("mode: spec")

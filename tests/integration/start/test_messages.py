@@ -16,7 +16,7 @@ Bundles = Callable[..., Path]
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_whoever_runs_the_node_learns_that_a_limit_is_not_enforced(
+def test_the_nodes_administrator_learns_that_a_limit_is_not_enforced(
     node: Node, bundles: Bundles, system_log: socket.socket, mode: str
 ) -> None:
     node.sim("1xT4")
@@ -53,7 +53,7 @@ def test_a_reason_that_devices_share_is_told_once(node: Node) -> None:
         ["XPU_MEM=1G", "XPU_ENFORCE=hard", "XPU_CORES=30"],
     ],
 )
-def test_less_is_offered_only_where_room_is_what_lacks(node: Node, variables: list[str]) -> None:
+def test_less_is_offered_only_if_room_is_missing(node: Node, variables: list[str]) -> None:
     node.sim("4xT4-R580")
     status, told = explained(node, *asked(*variables))
     assert status == 3
@@ -72,7 +72,7 @@ def test_cores_alone_book_the_whole_memory_and_say_so(node: Node, bundles: Bundl
     assert f"GPU 0: all of it is held by container {container[:12]} (XPU_CORES=30, no XPU_MEM)" in told
 
 
-def test_what_is_not_asked_for_comes_from_the_configuration(node: Node, bundles: Bundles) -> None:
+def test_values_that_are_not_asked_for_come_from_the_configuration(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     node.configure("defaults: {memory: 4G, cores: 20}\npolicy: {max_cores: 50}\n")
     node.start(bundles("XPU_COUNT=1", args=["sleep", "1000"]))
@@ -125,9 +125,7 @@ def test_a_device_that_is_not_there_is_told_by_the_name_under_which_it_was_asked
     assert "no device: NVIDIA_VISIBLE_DEVICES is none" in told
 
 
-def test_what_another_view_of_the_machine_sees_of_the_devices_refuses_no_start(
-    node: Node, bundles: Bundles
-) -> None:
+def test_another_view_of_the_machines_devices_refuses_no_start(node: Node, bundles: Bundles) -> None:
     """In a container the driver may seem not loaded, though all its files are there."""
     node.sim("1xT4")
     other_dev = 'mount -t tmpfs dev /dev && mknod -m 666 /dev/null c 1 3 && exec "$@"'

@@ -235,7 +235,7 @@ def test_every_way_to_start_a_container_gives_and_takes_back(
 
 
 @MODES
-def test_what_a_running_container_is_told_to_do_is_not_our_business(
+def test_commands_to_a_running_container_change_no_grant_and_no_spec(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
     node.configure(f"mode: {mode}")

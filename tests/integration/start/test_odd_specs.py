@@ -101,7 +101,7 @@ def test_a_spec_that_comes_through_a_fifo_is_runc_s_alone(node: Node, bundles: B
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
 @pytest.mark.parametrize("odd", ["trailing bytes", "no UTF-8", "a large state"])
-def test_what_runc_takes_in_a_spec_is_taken_with_a_slice_too(
+def test_specs_that_runc_accepts_are_accepted_with_a_slice_too(
     node: Node, bundles: Bundles, mode: str, odd: str
 ) -> None:
     node.configure(f"mode: {mode}")

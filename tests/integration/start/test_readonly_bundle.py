@@ -146,7 +146,7 @@ def test_a_read_only_root_folder_in_a_read_only_bundle(
 
 
 @MODES
-def test_what_a_killed_start_leaves_goes_with_the_next_one(
+def test_leftovers_of_a_killed_start_go_with_the_next_one(
     node: Node, bundles: Bundles, read_only: Callable[[Path], Path], mode: str
 ) -> None:
     node.configure(f"mode: {mode}")

@@ -107,7 +107,7 @@ def test_a_copy_of_an_edited_spec_is_refused_in_plain_words(node: Node, bundles:
     assert node.run(first).returncode == 0
 
 
-def test_what_cannot_be_taken_back_is_not_handed_over(node: Node, bundles: Bundles) -> None:
+def test_a_spec_with_an_edit_that_cannot_be_taken_back_is_refused(node: Node, bundles: Bundles) -> None:
     """It asks for nothing any more, and would start with the devices of the grant before."""
     node.configure("mode: spec")
     node.sim("1xT4")

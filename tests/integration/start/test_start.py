@@ -76,7 +76,7 @@ def test_a_container_from_start_to_end_reads_no_module_but_the_bundle(
     assert [path for path in opened if "/xpu_runtime/" in path and path.endswith((".py", ".pyc"))] == []
 
 
-def test_what_is_there_in_the_bundles_place_holds_no_start_up(
+def test_something_else_in_the_bundles_place_delays_no_start(
     node: Node, bundles: Callable[..., Path]
 ) -> None:
     node.sim("1xT4")

@@ -220,7 +220,7 @@ def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_a
     assert workers_of(node) == before
 
 
-def test_what_is_installed_anew_is_not_served_by_the_old(
+def test_old_workers_do_not_serve_a_new_installation(
     node: Node, copy: Path, bundles: Bundles, start_agent: Serve
 ) -> None:
     with_card(node, "1xT4")
@@ -253,7 +253,7 @@ def test_when_the_agent_ends_starts_and_ends_go_on(
 
 
 @pytest.mark.parametrize("program", [None, "raise SystemExit(1)\n"], ids=["none", "one that ends at once"])
-def test_where_there_are_none_nobody_waits_for_them(
+def test_without_workers_no_start_waits_for_them(
     node: Node, copy: Path, bundles: Bundles, start_agent: Serve, program: str | None
 ) -> None:
     """As after pip, from the sources, or with an installation that is damaged."""
@@ -278,7 +278,7 @@ def test_where_there_are_none_nobody_waits_for_them(
 # Other callers.
 
 
-def test_what_is_no_call_harms_nobody(served: Node, bundles: Bundles) -> None:
+def test_messages_that_are_no_calls_harm_nobody(served: Node, bundles: Bundles) -> None:
     with_card(served, "1xT4")
     address = str(served.run_dir / "start.sock")
     assert os.stat(address).st_mode & 0o777 == 0o600

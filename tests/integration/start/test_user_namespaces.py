@@ -80,7 +80,7 @@ def test_a_root_folder_without_library_folders_gets_them(node: Node, bundles: Bu
     assert (root / "etc/ld.so.cache").stat().st_uid == MAPPED
 
 
-def test_what_the_runtime_fails_over_leaves_the_root_folder_as_it_was(
+def test_a_failure_of_the_runtime_leaves_the_root_folder_as_it_was(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
     def change(spec: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def test_what_the_runtime_fails_over_leaves_the_root_folder_as_it_was(
     assert node.grants() == []
 
 
-def test_what_we_fail_over_leaves_the_root_folder_as_it_was(node: Node, bundles: Bundles, mode: str) -> None:
+def test_a_failure_of_ours_leaves_the_root_folder_as_it_was(node: Node, bundles: Bundles, mode: str) -> None:
     bundle = bundles("XPU_MEM=1G", change=in_user_namespace)
     (bundle / "rootfs/etc/ld.so.cache").mkdir()
     open_the_way(node, bundle, 0)

@@ -35,7 +35,7 @@ def _end_of(process: beside.Beside, told: list[str], text: str) -> None:
         time.sleep(0.01)
 
 
-def test_what_ends_is_started_again_and_ends_at_close(tmp_path: Path) -> None:
+def test_an_ended_process_is_started_again_and_close_ends_it(tmp_path: Path) -> None:
     lives, told = tmp_path / "lives", list[str]()
 
     def live() -> None:
@@ -84,7 +84,7 @@ def test_where_no_process_can_be_started_it_is_tried_again(
     process.close()
 
 
-def test_what_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_process_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise ValueError("of no use")
 
@@ -98,9 +98,7 @@ def test_what_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     process.close()
 
 
-def test_one_whose_socket_nobody_finds_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_without_a_socket_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     lives, told, socket = tmp_path / "lives", list[str](), tmp_path / "tried.sock"
 

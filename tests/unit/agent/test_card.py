@@ -94,7 +94,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("round_ns", [ROUND_NS, 2 * ROUND_NS])
-def test_what_was_lent_is_back_a_look_after_its_owner_waits(node: Node, round_ns: int) -> None:
+def test_a_lent_share_is_back_a_look_after_its_owner_waits(node: Node, round_ns: int) -> None:
     node.round_ns = round_ns
     owner, guest = node.box(70), node.box(30)
     node.run(3 * SECOND, (guest,))
@@ -104,7 +104,7 @@ def test_what_was_lent_is_back_a_look_after_its_owner_waits(node: Node, round_ns
     assert (owner.share, guest.share) == (70, 30)
 
 
-def test_what_its_owner_does_not_want_any_more_is_lent(node: Node) -> None:
+def test_a_share_that_its_owner_no_longer_wants_is_lent(node: Node) -> None:
     owner, guest = node.box(70), node.box(30)
     node.run(SECOND, (owner, guest))
     assert guest.share == 30
@@ -132,7 +132,7 @@ def test_a_slice_with_a_backlog_is_looked_at_the_more_often_the_larger_its_share
     assert (large.share, small[0].share) == (50, 10)
 
 
-def test_where_nobody_can_be_lent_to_few_looks_are_enough(node: Node) -> None:
+def test_without_a_borrower_few_looks_are_enough(node: Node) -> None:
     alone = node.box(30)
     node.run(SECOND, (alone,))
     assert alone.share == 100

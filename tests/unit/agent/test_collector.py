@@ -93,7 +93,7 @@ def test_one_process_answers_again_and_again(start: Start) -> None:
     assert scraper.ask() == first
 
 
-def test_it_is_ended_when_nobody_asks_and_when_it_is_old(
+def test_the_process_ends_when_nobody_asks_and_when_it_is_old(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scraper = start(own_number)
@@ -124,7 +124,7 @@ def test_one_that_hangs_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatc
         (lambda: _raise(XpuError("the driver\nis gone", "load it")), "the driver is gone: load it"),
     ],
 )
-def test_what_goes_wrong_in_it_is_told_and_the_next_one_may_do_better(
+def test_an_error_of_the_process_is_reported_and_the_next_one_may_do_better(
     start: Start, act: Callable[[], bytes], told: str
 ) -> None:
     scraper = start(lambda: lambda _: act())
@@ -145,7 +145,7 @@ def test_those_that_ask_for_different_pages_at_once_get_their_own(start: Start) 
     ]
 
 
-def test_a_page_that_cannot_be_made_fails_nobody_who_asks_for_another(start: Start) -> None:
+def test_a_page_that_cannot_be_made_fails_no_request_for_another(start: Start) -> None:
     def make(question: bytes) -> bytes:
         return question if question == b"metrics" else _raise(XpuError("not now", "later"))
 
@@ -173,7 +173,7 @@ def test_where_it_hangs_all_that_wait_are_told_at_once(start: Start, monkeypatch
     assert len(asked) == 1
 
 
-def test_what_is_told_in_the_place_of_a_page_is_made_once_for_all_who_wait(
+def test_the_answer_in_place_of_a_page_is_made_once_for_all_clients(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Making it takes seconds, in which no other client is served."""
@@ -192,7 +192,7 @@ def test_what_is_told_in_the_place_of_a_page_is_made_once_for_all_who_wait(
     assert len(made) == len(PAGES)
 
 
-def test_samples_are_taken_while_nobody_asks_and_one_that_fails_is_left_out(start: Start) -> None:
+def test_samples_are_taken_while_nobody_asks_and_a_failed_one_is_left_out(start: Start) -> None:
     history = History(timed=True)
     scraper = start(lambda: lambda question: b"1\n" if question == SAMPLE else b"", history)
     deadline = time.monotonic() + 20

@@ -97,7 +97,7 @@ def held_and_unheld() -> list[Event]:
         return [each for each in ledger.history() if each.kind in (events.HELD, events.UNHELD)]
 
 
-def test_who_uses_more_than_its_cap_has_an_event_when_it_is_held_and_when_no_longer(node: Node) -> None:
+def test_a_slice_over_its_cap_has_an_event_when_it_is_held_and_when_no_longer(node: Node) -> None:
     node.busy = 1.0
     node.look(20)
     (held,) = held_and_unheld()

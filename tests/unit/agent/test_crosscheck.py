@@ -88,7 +88,7 @@ def test_one_that_has_stopped_lying_is_let_go() -> None:
     assert not debt.held
 
 
-def test_no_sample_accuses_nobody_and_gives_back_time_to_the_held() -> None:
+def test_a_missing_sample_accuses_nobody_and_gives_time_back_to_a_held_slice() -> None:
     debt = Debt()
     for _ in range(100):
         debt.check(1.0, None, 0.3, 0.3)

@@ -88,7 +88,7 @@ def test_a_correction_of_what_was_used_is_no_sign_of_use() -> None:
     assert each.demand.wish.need == 0
 
 
-def test_short_pauses_do_not_make_it_unknown_what_it_uses_and_long_ones_do() -> None:
+def test_the_use_stays_known_over_short_pauses_and_not_over_long_ones() -> None:
     each = Slice()
     for _ in range(60):
         each.rounds(1, used=8 * MS)
@@ -119,7 +119,7 @@ def test_most_looks_at_a_slice_at_work_cost_no_reckoning() -> None:
         assert each.reckoned - before <= 10  # a second: once in each window
 
 
-def test_who_uses_more_than_its_own_borrows() -> None:
+def test_a_slice_that_uses_more_than_its_share_borrows() -> None:
     each = Slice()
     each.rounds(200, used=ROUND * 25 // 100, share=10000)
     assert not each.demand.borrows

@@ -26,7 +26,7 @@ def kept(ring: History) -> list[int]:
     return found
 
 
-def test_an_answer_is_the_sample_and_what_is_shown(clock: Clock) -> None:
+def test_an_answer_has_the_sample_and_the_shown_values(clock: Clock) -> None:
     ring = History(timed=False)
     assert kept(ring) == [] and ring.due is None
     assert ring.taken(b'1\n{"a":1}') == b'{"a":1}'
@@ -37,7 +37,7 @@ def test_an_answer_is_the_sample_and_what_is_shown(clock: Clock) -> None:
     assert kept(ring) == [1, 3]
 
 
-def test_what_is_older_than_an_hour_goes(clock: Clock) -> None:
+def test_samples_older_than_an_hour_go(clock: Clock) -> None:
     ring = History(timed=True)
     for number in range(1000):
         assert ring.due == clock.now

@@ -47,7 +47,7 @@ def note(kind: str, container: str, *devices: Part, text: str = "") -> None:
         ledger.note(kind, container, devices, text)
 
 
-def test_what_happens_while_nobody_listens_is_told_later(journald: socket.socket, tmp_path: Path) -> None:
+def test_events_while_nobody_listens_are_reported_later(journald: socket.socket, tmp_path: Path) -> None:
     service = journal.Journal(pytest.fail)
     (tmp_path / "socket").rename(tmp_path / "stopped")
     note(events.DRAINED, "", text="fan")
@@ -136,7 +136,7 @@ def test_a_ledger_that_is_made_anew_begins_anew(journald: socket.socket, tmp_pat
     assert [dict(entry)["MESSAGE"] for entry in told(journald)] == ["drained: GPU-1; fan", "undrained: GPU-1"]
 
 
-def test_what_is_written_in_the_tick_of_a_look_is_told_and_what_is_old_is_not_read_again(
+def test_events_in_the_tick_of_a_look_are_reported_and_old_ones_not_read_again(
     journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = journal.Journal(pytest.fail)
@@ -155,7 +155,7 @@ def test_what_is_written_in_the_tick_of_a_look_is_told_and_what_is_old_is_not_re
     service.look()
 
 
-def test_what_a_container_says_begins_no_field(journald: socket.socket) -> None:
+def test_a_text_of_a_container_begins_no_field(journald: socket.socket) -> None:
     note(events.REFUSED, "c\nPRIORITY=0", text="a\nXPU_EVENT=granted\x1b[2J\u2028b")
     journal.Journal(pytest.fail).look()
     (entry,) = told(journald)
@@ -208,7 +208,7 @@ def test_a_syslog_that_is_away_or_full_is_waited_for(
     assert [line.split()[-2] for line in found] == [str(number).encode() for number in range(50)]
 
 
-def test_where_nobody_takes_events_the_ledger_is_read_ever_less_often(
+def test_without_a_reader_of_events_the_ledger_is_read_ever_less_often(
     journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a syslog that reads a stream: no datagram reaches it."""
@@ -285,7 +285,7 @@ def test_a_row_that_cannot_be_read_is_said_once_and_keeps_none_back(
     assert journal._read()[0] == 3
 
 
-def test_what_has_gone_before_an_agent_ran_is_said_once(
+def test_events_lost_before_an_agent_ran_are_reported_once(
     journald: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

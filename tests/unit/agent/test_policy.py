@@ -97,7 +97,7 @@ def test_a_cap_is_always_available_but_to_low_priority_and_fixed_is_never_above_
 
 
 @given(devices())
-def test_what_is_wanted_is_given_out_whole_and_once(wishes: list[Wish]) -> None:
+def test_the_wanted_time_is_given_out_whole_and_once(wishes: list[Wish]) -> None:
     """Together with the needs of slices without a backlog, the shares add up to exactly the device."""
     told = shares(wishes)
     given_out = 0

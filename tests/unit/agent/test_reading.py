@@ -17,7 +17,7 @@ def _running(code: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_what_it_prints_and_its_status_are_told() -> None:
+def test_the_output_of_a_command_and_its_status_are_returned() -> None:
     with _running(
         "import sys; print('x' * 200_000); print('wrong', file=sys.stderr); sys.exit(3)"
     ) as command:

@@ -179,7 +179,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "nothing", "device"])
-def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_not_regular_is_refused_without_waiting_for_it(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "c.yaml"
     if kind == "fifo":
         os.mkfifo(path)

@@ -172,7 +172,7 @@ def test_a_compiled_file_of_another_version_of_ours_is_made_anew(write_config: W
     assert load().mode == "spec"
 
 
-def test_what_another_build_has_compiled_is_not_used(
+def test_files_that_another_build_has_compiled_are_not_used(
     write_config: Write, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_config("mode: spec\n")
@@ -249,7 +249,7 @@ def test_names_are_not_looked_up_in_path(
         low_level_runtime(DEFAULTS.replace(low_level_runtimes=("only-in-path",)))
 
 
-def test_what_cannot_be_executed_is_passed_over(tmp_path: Path) -> None:
+def test_files_that_cannot_be_executed_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("x")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match="no low-level runtime"):
@@ -345,7 +345,7 @@ def test_crun_is_refused_where_cgroup_v2_has_controllers_beside_v1(cgroup_root: 
     assert refusal("/usr/bin/crun", "crun") is None
 
 
-def test_what_is_known_of_one_runtime_stays_when_another_is_asked(tmp_path: Path, run_dir: Path) -> None:
+def test_facts_of_one_runtime_stay_when_another_is_asked(tmp_path: Path, run_dir: Path) -> None:
     asked = tmp_path / "asked"
     for name in ("one", "two"):
         program(tmp_path / name, f"echo {name} >> {asked}; echo 'spec: 1.1.0'")
@@ -366,9 +366,7 @@ def test_what_is_known_of_one_runtime_stays_when_another_is_asked(tmp_path: Path
         "echo",
     ],
 )
-def test_a_runtime_that_does_not_say_what_it_knows_is_given_the_older_hooks(
-    tmp_path: Path, script: str
-) -> None:
+def test_a_runtime_without_a_feature_list_gets_the_older_hooks(tmp_path: Path, script: str) -> None:
     assert knows_create_runtime(version_text(str(program(tmp_path / "odd", script)))) is False
 
 

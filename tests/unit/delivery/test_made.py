@@ -49,7 +49,7 @@ def start(root: Path) -> None:
         made.write("step-1", str(root), GONE, opened.made())
 
 
-def test_all_that_was_made_goes_and_what_was_replaced_comes_back(root: Path) -> None:
+def test_all_made_files_go_and_replaced_ones_come_back(root: Path) -> None:
     before = tree(root)
     start(root)
     assert (root / "etc/ld.so.cache").read_bytes() == b"with ours"
@@ -68,7 +68,7 @@ def test_a_file_of_no_bytes_comes_back_as_it_was(root: Path) -> None:
     assert tree(root) == before
 
 
-def test_what_the_step_has_put_there_stays(root: Path) -> None:
+def test_files_that_the_step_has_put_there_stay(root: Path) -> None:
     start(root)
     for name in ("etc/ld.so.cache", "lib/libcuda.so.1"):
         (root / "new").write_bytes(b"the step's")
@@ -112,7 +112,7 @@ def test_a_file_of_the_step_stays_though_it_has_the_inode_s_number_of_ours(root:
     assert (root / "lib/libcuda.so").readlink() == Path("libcuda.so.535")
 
 
-def test_what_the_step_has_written_into_a_file_of_ours_stays(root: Path) -> None:
+def test_a_file_of_ours_that_the_step_has_written_to_stays(root: Path) -> None:
     start(root)
     (root / "etc/ld.so.cache").write_bytes(b"the step's")  # as `cp`
     later(root / "etc/ld.so.cache")

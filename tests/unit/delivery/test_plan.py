@@ -78,7 +78,7 @@ def test_each_operation_carries_itself_out_and_says_what_it_does(image: Path) ->
     ]  # fmt: skip
 
 
-def test_what_is_not_asked_for_is_not_planned_and_no_device_has_no_node() -> None:
+def test_only_requested_parts_are_planned_and_without_a_device_no_node() -> None:
     assert plan.build(NODE, GRANTED, ("utility",)).files == (SMI,)
     assert plan.build(NODE, (), ("compute",)) == plan.Plan((), (CUDA,), "/")
     with pytest.raises(DeviceError, match="GPU-0 was granted and is gone"):
@@ -123,7 +123,7 @@ class Failing(in_root.InRoot):
         raise OSError(28, "No space left on device")
 
 
-def test_where_a_step_fails_what_was_made_before_is_taken_away(image: Path) -> None:
+def test_if_a_step_fails_the_ones_before_are_undone(image: Path) -> None:
     with Root(str(image)) as root, pytest.raises(ApplyError, match=r"mount /x at /y.*the disk is full"):
         in_root.carry_out([Link("/usr/lib64/a", "b"), Mount("/x", "/y")], Failing(root))
     assert not (image / "usr/lib64/a").is_symlink()

@@ -119,7 +119,7 @@ def test_a_kernel_without_seccomp(tmp_path: Path) -> None:
     assert kernel.seccomp(str(tmp_path / "actions")).state == OK
 
 
-def test_selinux_is_told_with_what_to_do_where_it_enforces(tmp_path: Path) -> None:
+def test_enforcing_selinux_is_reported_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "enforce"
     assert security.selinux(str(file)).text == "off"
     file.write_text("0")
@@ -136,7 +136,7 @@ def test_apparmor(tmp_path: Path) -> None:
     assert security.apparmor(str(tmp_path / "enabled")).text.startswith("on")
 
 
-def test_a_link_that_systemd_needs_is_told_for_running_containers_and_what_is_told_makes_it(
+def test_a_missing_link_for_systemd_is_reported_and_the_advice_makes_it(
     tmp_path: Path,
 ) -> None:
     root, links = tmp_path / "root", tmp_path / "char"
@@ -216,7 +216,7 @@ def test_docker_is_reloaded_only_where_it_forgets_nothing(
     assert finding.state == PROBLEM and finding.todo == told
 
 
-def test_what_docker_has_forgotten_is_told_with_a_restart() -> None:
+def test_a_setting_that_docker_has_forgotten_is_reported_with_a_restart() -> None:
     process = Process(7, ("dockerd", "--add-runtime", "foo=/f"), 0.0)
     told = {"Runtimes": {"runc": {}, "xpu": {"path": "/x"}}}
     fine, lost = docker.compared(process, "/daemon.json", {}, "/x", told)
@@ -262,7 +262,7 @@ def test_alike_devices_share_a_line_and_others_have_their_own() -> None:
     assert texts[-1].startswith("the backend mig: experimental: no card has tried it yet")
 
 
-def test_what_no_card_has_tried_is_named_where_the_node_would_use_it() -> None:
+def test_parts_untried_on_a_card_are_named_if_the_node_would_use_them() -> None:
     def experimental(there: Inventory) -> list[str]:
         texts = [finding.text for finding in limits.look(machine(there))]
         return [text.partition(": experimental")[0] for text in texts if ": experimental" in text]

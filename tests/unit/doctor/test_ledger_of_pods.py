@@ -51,7 +51,7 @@ def reserved(memory: int | None, cores: int | None) -> Allocation:
 
 
 @CREATED
-def test_a_container_that_was_never_started_is_told_with_what_ends_it(process: int) -> None:
+def test_a_container_that_was_never_started_is_reported_with_a_remedy(process: int) -> None:
     (found,) = ledger.of_pods_containers([grant(process, (4, 30))], {1: ("u", "main")}, [reserved(4, 30)])
 
     assert found.state == PROBLEM
@@ -63,7 +63,7 @@ def test_a_container_that_was_never_started_is_told_with_what_ends_it(process: i
 
 
 @CREATED
-def test_one_whose_pod_is_gone_is_told_by_the_pod_s_uid(process: int) -> None:
+def test_a_container_whose_pod_is_gone_is_reported_with_the_pods_uid(process: int) -> None:
     (found,) = ledger.of_pods_containers([grant(process, (4, 30))], {1: ("u", "main")}, [])
 
     assert "container main of pod u was created" in found.text
@@ -77,7 +77,7 @@ def test_one_that_is_being_started_is_not_told(process: int) -> None:
 
 
 @CREATED
-def test_who_is_no_pod_may_create_a_container_and_start_it_later(process: int) -> None:
+def test_a_container_outside_of_pods_may_be_started_later(process: int) -> None:
     assert list(ledger.of_pods_containers([grant(process, (4, 30))], {}, [])) == []
 
 
@@ -93,7 +93,7 @@ def test_who_is_no_pod_may_create_a_container_and_start_it_later(process: int) -
         ([(16, None)], None, None, ""),
     ],
 )
-def test_what_a_pod_holds_beyond_its_reservation_is_told(
+def test_slices_of_a_pod_beyond_its_reservation_are_reported(
     process: int, slices: list[tuple[int, int | None]], memory: int | None, cores: int | None, told: str
 ) -> None:
     grants = [grant(process, each, number=number) for number, each in enumerate(slices, 1)]

@@ -38,12 +38,12 @@ from xpu_runtime.errors import XpuError
         ("first s\npassword: s3cret\nlast", "first s\npassword: [left out]\nlast"),
     ],
 )
-def test_what_looks_like_a_secret_is_taken_out_of_a_text(words: str, left: str) -> None:
+def test_texts_that_look_like_secrets_are_removed(words: str, left: str) -> None:
     assert redact.text(words) == left
     assert redact.strings({words: [words, 1, None]}) == {left: [left, 1, None]}
 
 
-def test_of_other_programs_documents_only_what_is_known_is_kept() -> None:
+def test_other_programs_documents_keep_only_known_values() -> None:
     document = {
         "path": "/usr/bin/runc",
         "proxies": {"http-proxy": "http://u:s3cret@p", "no-proxy": "x"},
@@ -64,7 +64,7 @@ def test_of_other_programs_documents_only_what_is_known_is_kept() -> None:
     }
 
 
-def test_of_other_programs_documents_no_name_that_somebody_has_chosen_is_kept() -> None:
+def test_other_programs_documents_keep_no_name_that_somebody_has_chosen() -> None:
     plugin = "io.containerd.grpc.v1.cri"
     document = {
         "plugins": {plugin: {"registry": {"configs": {"u:s3cret@reg": {"tls": {}, "s3cret": 7}}}}},
@@ -117,7 +117,7 @@ def test_a_path_without_a_name_is_told(path: str) -> None:
         bundle.write(path, [])
 
 
-def test_what_cannot_be_written_is_told_with_its_own_name(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_named_in_the_error(tmp_path: Path) -> None:
     file = tmp_path / ("x" * 300)
     with pytest.raises(OSError, match="File name too long") as caught:
         bundle.write(str(file), [])

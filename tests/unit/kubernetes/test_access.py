@@ -177,7 +177,7 @@ def test_a_pod_uses_its_service_account(
         ({"server": "https://a"}, {"auth-provider": {}, "token": "t"}, "auth-provider, which is not"),
     ],
 )
-def test_what_is_wrong_with_a_kubeconfig_is_said(
+def test_errors_in_a_kubeconfig_are_reported(
     tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
@@ -200,7 +200,7 @@ def test_several_files_are_one_configuration(monkeypatch: pytest.MonkeyPatch, tm
         access.find()
 
 
-def test_without_any_configuration_it_is_said_what_to_do(
+def test_without_any_configuration_the_error_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):

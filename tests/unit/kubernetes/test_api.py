@@ -155,7 +155,7 @@ def test_all_is_listed_again_when_the_server_has_forgotten_what_was_missed(
     until(lambda: follower.problems[-1] == "", "it is followed again")
 
 
-def test_what_can_be_listed_and_not_watched_is_not_well(
+def test_a_collection_that_can_be_listed_and_not_watched_is_a_problem(
     follow: Callable[..., Follower], api_server: ApiServer
 ) -> None:
     def refuse(*_: str) -> tuple[int, dict[str, Any]] | None:
@@ -191,7 +191,7 @@ class Waits(threading.Event):
         return False
 
 
-def test_what_fails_after_a_watch_has_begun_is_tried_as_soon_as_a_first_fault(api: Api) -> None:
+def test_a_failure_after_a_watch_has_begun_is_retried_as_soon_as_a_first_one(api: Api) -> None:
     begins = iter([False] * 6 + [True, False])
 
     def watch(*args: Any, **_: Any) -> Iterator[dict[str, Any]]:

@@ -67,7 +67,7 @@ def config_map(tmp_path: Path) -> Path:
     ],
 )
 @pytest.mark.parametrize("command", [extender, install_node])
-def test_what_is_wrong_nodes_and_extender_refuse_and_name_the_config_map_and_its_key(
+def test_nodes_and_extender_refuse_an_error_and_name_the_config_map_and_its_key(
     config_map: Path, command: object, text: str, told: str
 ) -> None:
     config_map.resolve().parent.joinpath("config.yaml").write_text(text)
@@ -89,7 +89,7 @@ def test_a_file_that_is_no_config_map_s_is_named_itself(tmp_path: Path) -> None:
     assert str(refused.value).startswith(f"{path}:1:14: kubernetes.memory_unit")
 
 
-def test_what_is_left_out_is_what_it_is_by_default_on_nodes(tmp_path: Path) -> None:
+def test_missing_values_have_the_nodes_defaults(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("kubernetes: {require_assignment: true}")
 

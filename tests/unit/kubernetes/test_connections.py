@@ -131,7 +131,7 @@ def test_a_request_that_comes_byte_by_byte_is_ended(impatient: None, port: int) 
         assert is_ended(slow)
 
 
-def test_who_shows_no_certificate_takes_no_place_from_kube_scheduler() -> None:
+def test_a_client_without_a_certificate_takes_no_place_from_kube_scheduler() -> None:
     client = trusting(certificate="client.crt", key="client.key")
     with replica(certificate=certificate(), client=client) as one:
         kept = http.client.HTTPSConnection(HOST, one.port, timeout=PATIENCE_S, context=client)
@@ -154,7 +154,7 @@ def test_a_handshake_that_comes_byte_by_byte_is_ended(impatient: None) -> None:
         assert is_ended(slow)
 
 
-def test_without_certificates_who_says_nothing_makes_way() -> None:
+def test_without_certificates_a_silent_client_makes_way() -> None:
     with replica() as one, silent(one.port):
         assert one.fits(pod("p", mem=1)) == ["n1"]
 

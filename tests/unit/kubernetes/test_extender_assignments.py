@@ -14,7 +14,7 @@ FORGERIES = ["", "v1.k.e30.AAAA", "nonsense", None]
 
 
 @pytest.mark.parametrize("text", FORGERIES)
-def test_whatever_its_author_writes_a_pod_counts_where_it_was_seen_to_be(text: str | None) -> None:
+def test_a_pod_counts_where_it_was_seen_whatever_its_author_writes(text: str | None) -> None:
     of = cluster(node("n1", 2))
     told = bound(of, pod("p", mem=10))
     of.set_pod(told)
@@ -34,7 +34,7 @@ def test_of_a_pod_whose_assignment_proves_nothing_its_limits_count_no_more_and_n
     assert of.counts()["unverified"] == 1
 
 
-def test_such_a_pod_counts_on_a_device_that_holds_what_it_asks_for() -> None:
+def test_such_a_pod_counts_on_a_device_that_can_hold_its_request() -> None:
     said = [device("n1", 0, cores_strength="none"), device("n1", 1, cores_strength="soft")]
     of = cluster(node("n1", said))
     of.set_pod(pod("p", mem=10, cores=40, bound="n1"))
@@ -56,7 +56,7 @@ def test_such_a_pod_that_can_be_on_no_device_of_its_node_holds_nothing(greedy: J
     assert free(of) == [16, 16, 16, 16]
 
 
-def test_such_a_pod_that_has_no_place_holds_what_it_asks_for_and_no_whole_devices() -> None:
+def test_such_a_pod_without_a_place_holds_its_request_and_no_whole_devices() -> None:
     of = cluster(node("n1", 4))
     for name in ("a", "b"):
         of.set_pod(bound(of, pod(name, mem=14)))
@@ -82,7 +82,7 @@ def test_an_assignment_of_another_pod_or_another_node_proves_nothing() -> None:
     assert free(of, "n2") == [5]
 
 
-def test_a_node_tells_what_it_has_reserved_for_pods_whose_annotation_does_not() -> None:
+def test_a_node_reports_its_reservation_for_a_pod_without_a_valid_annotation() -> None:
     asking, gone = pod("p", mem=10), "11111111-0000-0000-0000-000000000000"
     uuids = [device("n1", index)["uuid"] for index in range(3)]
     reserved = {asking["metadata"]["uid"]: [[uuids[1], 10 * GIB, 20]], gone: [[uuids[2], None, None]]}
@@ -92,7 +92,7 @@ def test_a_node_tells_what_it_has_reserved_for_pods_whose_annotation_does_not() 
     assert of.summaries(["n1"])[0].cores[1] == 80
 
 
-def test_a_key_that_is_known_later_verifies_what_was_seen_before() -> None:
+def test_a_key_that_is_known_later_verifies_earlier_assignments() -> None:
     keys: dict[str, bytes] = {}
     of = Cluster(Resources(), lambda: keys, "binpack", Clock())
     tell(of, node("n1", 2))

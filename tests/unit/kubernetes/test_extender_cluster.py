@@ -135,7 +135,7 @@ def test_a_pod_counts_where_its_assignment_says_whichever_is_known_first_the_pod
     assert verdict(of, pod("q", mem=1)) == NEVER
 
 
-def test_what_others_than_pods_have_and_what_is_not_healthy_is_not_offered() -> None:
+def test_slices_outside_of_pods_and_unhealthy_devices_are_not_offered() -> None:
     said = [
         device("n1", 0, others={"memory": 10 * GIB, "cores": 60, "whole": False}),
         device("n1", 1, others={"memory": 0, "cores": 0, "whole": True}),
@@ -203,7 +203,7 @@ def test_a_node_that_counts_memory_in_another_unit_is_not_used_until_it_counts_a
     assert verdict(of, pod("p", mem=4)) < FULL
 
 
-def test_what_pods_hold_there_counts_when_it_is_used_again() -> None:
+def test_pods_slices_on_a_node_count_when_it_serves_again() -> None:
     of = cluster(node("n1"))
     of.set_pod(bound(of, pod("p", mem=10)))
     tell(of, node("n1", memory_unit=256 << 20))
@@ -260,7 +260,7 @@ def test_an_assignment_says_what_each_container_gets() -> None:
     assert of.counts()["bound"] == 1
 
 
-def test_a_list_of_all_there_is_ends_what_is_not_in_it_but_for_what_is_being_bound() -> None:
+def test_a_whole_list_ends_pods_that_it_lacks_except_those_being_bound() -> None:
     clock = Clock()
     of = cluster(node("n1", 2), node("n2"), clock=clock)
     gone, new = pod("gone", mem=10), pod("new", mem=16)
@@ -282,7 +282,7 @@ def test_more_demands_than_are_remembered_are_judged_all_the_same() -> None:
         assert verdict(of, pod("p", mem=amount)) == (NEVER if amount > 16 else pytest.approx(FITS + 5, abs=5))
 
 
-def test_no_pod_can_make_a_question_take_long_and_what_was_not_found_out_is_found_out_later() -> None:
+def test_no_pod_makes_a_question_take_long_and_open_answers_come_later() -> None:
     names = [f"n{number}" for number in range(300)]
     of = cluster(*(node(name, 8) for name in names))
     # In bytes that no two have alike: 33 of more than a fifth of a device each, where 32 have room.
@@ -297,7 +297,7 @@ def test_no_pod_can_make_a_question_take_long_and_what_was_not_found_out_is_foun
     assert found_out < sum(map(bool, known)) <= len(names)
 
 
-def test_the_place_of_init_containers_is_part_of_what_a_question_may_take() -> None:
+def test_the_search_for_init_containers_is_within_a_questions_limit() -> None:
     names = [f"n{number}" for number in range(600)]
     of = cluster(*(node(name, 1) for name in names))
     asking = pod("p", mem=1)

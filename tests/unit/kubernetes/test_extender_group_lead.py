@@ -24,7 +24,7 @@ def test_a_replica_that_does_not_lead_holds_nothing() -> None:
     assert asking.held() == 0
 
 
-def test_what_is_held_ends_with_the_lead(api: ApiServer, replicas: Callable[..., Replica]) -> None:
+def test_held_places_end_with_the_lead(api: ApiServer, replicas: Callable[..., Replica]) -> None:
     pods = members(2, mem=10)
     create(api, node("n1", 2), *pods)
     electing, cut_off = Electing(api, replicas), threading.Event()

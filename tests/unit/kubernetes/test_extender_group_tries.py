@@ -58,7 +58,7 @@ def test_of_two_binds_one_that_succeeds_is_enough() -> None:
     assert asking.held() == 1
 
 
-def test_a_pod_that_needs_what_is_held_waits_for_a_bind_that_may_be_on_its_way(
+def test_a_pod_that_needs_a_held_place_waits_for_a_possible_bind(
     api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verbs_module, "MOST_S", 1.0)
@@ -84,7 +84,7 @@ def test_a_pod_that_needs_what_is_held_waits_for_a_bind_that_may_be_on_its_way(
     assert one.bind(pods[1]) == ""
 
 
-def test_a_new_try_of_a_group_ends_what_the_one_before_has_held() -> None:
+def test_a_new_try_of_a_group_ends_the_places_of_the_one_before() -> None:
     # kube-scheduler tries a group in several topologies.
     asking = Asking(node("n1", 2), node("n2", 2))
     pods = [own(f"p{number}", mem=16) for number in range(2)]
@@ -103,7 +103,7 @@ def test_no_member_is_in_the_way_of_another_that_is_asked_about_first() -> None:
     assert [asking.fits(large), asking.fits(small)] == [["n1"], []]
 
 
-def test_a_place_that_is_over_is_in_the_way_of_no_member_though_nobody_has_looked() -> None:
+def test_an_expired_place_hinders_no_member_even_before_a_look() -> None:
     asking = Asking(node("n1", 2))
     pods = [told(each, "optimistic rejection in PostFilter") for each in members(3, mem=16)]
     assert [asking.fits(each) for each in pods] == [["n1"], ["n1"], []]
@@ -121,7 +121,7 @@ def test_a_question_about_the_nominated_node_and_then_about_all_is_one_try() -> 
     assert asking.held() == 2
 
 
-def test_who_is_bound_elsewhere_than_was_answered_last_ends_what_is_held_for_the_group() -> None:
+def test_a_bind_on_another_node_than_the_last_answer_ends_the_groups_places() -> None:
     # kube-scheduler tries a group in several topologies, and the last it tries need not be the one it takes.
     asking = Asking(node("n1", 2), node("n2", 2))
     pods, stranger = members(2, mem=16), member("stranger", "other", mem=16)

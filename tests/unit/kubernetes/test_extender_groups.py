@@ -133,7 +133,7 @@ def test_groups_of_different_kinds_and_namespaces_are_told_apart() -> None:
     assert group({"metadata": {"name": "p"}, "spec": {"schedulingGroup": {}}}) == ""
 
 
-def test_what_is_held_for_a_group_goes_to_no_other_pod_until_the_group_is_bound(
+def test_places_of_a_group_go_to_no_other_pod_until_the_group_is_bound(
     api: ApiServer, replicas: Callable[..., Replica]
 ) -> None:
     pods, other = members(4, mem=8), pod("other", mem=8)
@@ -224,7 +224,7 @@ def test_the_nominated_node_comes_first_where_it_has_a_place() -> None:
     assert asking.fits(one, "n1", "n2", "n3") == ["n2"]
 
 
-def test_what_a_preemption_tries_holds_nothing() -> None:
+def test_the_tries_of_a_preemption_hold_nothing() -> None:
     asking, one = Asking(node("n1")), member("p", mem=16)
     there = pod("there", mem=16)
     asking.of.set_pod(bound(asking.of, there))
@@ -296,7 +296,7 @@ def test_of_a_group_that_has_failed_before_places_are_held_while_it_is_asked_abo
     assert free(asking.of) == [0, 16, 16, 16]
 
 
-def test_what_the_watch_has_told_of_a_failure_counts_though_kube_scheduler_does_not_know_it_yet() -> None:
+def test_a_failure_that_the_watch_reports_counts_before_kube_scheduler_knows_it() -> None:
     asking, one = Asking(node("n1")), member("p", mem=16)
     asking.of.set_pod(told(one, "pod group is unschedulable"))
     assert asking.fits(one) == ["n1"]
@@ -354,7 +354,7 @@ def test_a_group_of_coscheduling_that_never_runs_keeps_its_places_from_others_fo
     assert asking.after(VAIN_S) == 1
 
 
-def test_a_list_without_a_pod_ends_what_is_held_for_it_in_time() -> None:
+def test_a_list_without_a_pod_ends_its_place_in_time() -> None:
     asking, one = Asking(node("n1")), member("p", mem=16)
     assert asking.fits(one) == ["n1"]
     asking.of.keep_pods((), 60)  # the pod may be newer than the list

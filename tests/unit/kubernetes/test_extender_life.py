@@ -14,7 +14,7 @@ from xpu_runtime.kubernetes.extender.verdicts import FULL
 from xpu_runtime.request.assignment import Assignment, sign
 
 
-def test_what_is_read_late_neither_revives_a_pod_nor_unbinds_it() -> None:
+def test_a_late_reading_neither_revives_a_pod_nor_unbinds_it() -> None:
     clock = Clock()
     of = cluster(node("n1"), clock=clock)
     asking = pod("p", mem=10)

@@ -55,7 +55,7 @@ def test_victims_are_those_of_one_device_and_not_of_two() -> None:
     assert sorted(found) in (sorted(pods[:2]), sorted(pods[2:]))
 
 
-def test_who_has_the_lower_priority_ends() -> None:
+def test_pods_of_lower_priority_end() -> None:
     of = cluster(node("n1", 2))
     there(of, "middle", 5, mem=10)
     low = there(of, "low", 1, mem=10)

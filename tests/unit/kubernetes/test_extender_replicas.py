@@ -49,7 +49,7 @@ class Behind(Api):
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_who_does_not_lead_passes_on_to_the_one_that_does(
+def test_a_replica_that_does_not_lead_forwards_to_the_leader(
     tls: bool, api: ApiServer, replicas: Callable[..., Replica]
 ) -> None:
     asking = pod("p", mem=4)
@@ -99,7 +99,7 @@ def test_a_leader_that_ends_gives_the_lease_back_and_another_goes_on(
     assert "asked" in second.bind(pods[1])
 
 
-def test_a_lease_that_is_gone_is_told_with_what_to_do_and_taken_when_it_is_there_again(
+def test_a_missing_lease_is_reported_with_a_remedy_and_taken_when_it_is_back(
     api: ApiServer, replicas: Callable[..., Replica], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asking = pod("p", mem=4)
@@ -135,7 +135,7 @@ class LosesAnAnswer(Api):
         return found
 
 
-def test_who_gets_the_lease_again_without_an_answer_reads_what_another_has_bound(api: ApiServer) -> None:
+def test_a_replica_that_gets_the_lease_without_an_answer_reads_others_binds(api: ApiServer) -> None:
     client, read = LosesAnAnswer(api.client().access), list[int]()
     one = Leadership(client, "kube-system", "xpu-extender", "one", "", print, QUICK)
     one.start(Threads("it", lambda: None), lambda: True, lambda: read.append(1))
@@ -188,7 +188,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_takes_over(
     assert "bound" in second.status("/metrics")[1]
 
 
-def test_who_takes_over_knows_what_was_bound_though_its_watch_is_behind(
+def test_a_new_leader_knows_earlier_binds_even_if_its_watch_is_behind(
     api: ApiServer, replicas: Callable[..., Replica]
 ) -> None:
     pods = [pod("p", mem=10), pod("q", mem=10)]
@@ -205,7 +205,7 @@ def test_who_takes_over_knows_what_was_bound_though_its_watch_is_behind(
     behind.held.clear()
 
 
-def test_who_does_not_know_what_happens_is_not_ready_and_lets_another_lead(
+def test_a_replica_without_a_watch_is_not_ready_and_lets_another_lead(
     api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking = pod("p", mem=4)
@@ -251,7 +251,7 @@ class Losing(Alone):
         return self.left >= 0
 
 
-def test_who_stops_leading_while_it_decides_binds_nothing_and_keeps_no_place(
+def test_a_replica_that_stops_leading_while_it_decides_binds_nothing_and_keeps_no_place(
     api: ApiServer, replicas: Callable[..., Replica]
 ) -> None:
     asking = pod("p", mem=16)

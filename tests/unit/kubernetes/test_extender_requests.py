@@ -43,9 +43,7 @@ def test_whatever_is_sent_is_answered_with_an_error_that_kube_scheduler_shows(
     assert one.ask("prioritize", body) == []
 
 
-def test_what_is_no_request_gets_no_answer_of_the_verbs(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_other_requests_get_no_answer_of_the_verbs(api: ApiServer, replicas: Callable[..., Replica]) -> None:
     one = replicas()
     for method, path, headers, status in (
         ("GET", "/filter", {}, 404),

@@ -216,7 +216,7 @@ def test_an_answer_that_is_lost_is_looked_up(api: ApiServer, replicas: Callable[
     assert assigned(api, "p").containers["main"][0].memory_bytes == 16 * GIB
 
 
-def test_a_request_that_is_lost_keeps_its_place_until_it_is_known_what_became_of_it(
+def test_a_lost_request_keeps_its_place_until_its_outcome_is_known(
     api: ApiServer, replicas: Callable[..., Replica]
 ) -> None:
     asking, other = pod("p", mem=16), pod("q", mem=16)

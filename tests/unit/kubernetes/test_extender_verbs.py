@@ -121,7 +121,7 @@ def test_devices_that_docker_has_something_of_are_said_to_be_partly_used_by_no_p
     assert why(of, pod("p", mem=15))["n1"].startswith("node n1: GPUs 0-3 each have 12 GiB for pods, 15 GiB")
 
 
-def test_what_would_never_fit_is_told_apart_from_what_does_not_fit_now() -> None:
+def test_requests_that_never_fit_are_told_apart_from_those_that_do_not_fit_now() -> None:
     of = verbs(node("small", 1), node("full", 2), node("free", [device("free", 0, 40 * GIB)]))
     taken(of, "full", whole=1)
     taken(of, "full", whole=1)
@@ -250,7 +250,7 @@ def test_fields_are_read_in_any_case_as_go_reads_them() -> None:
 
 
 @pytest.mark.parametrize("args", [{}, {"Pod": 1}, {"Pod": {}}, {"Pod": {}, "NodeNames": None, "Nodes": None}])
-def test_what_is_no_request_of_kube_scheduler_is_refused(args: Json) -> None:
+def test_requests_that_are_not_kube_schedulers_are_refused(args: Json) -> None:
     with pytest.raises(WrongRequest):
         verbs().filter(args)
 
@@ -315,7 +315,7 @@ def test_a_node_whose_devices_never_hold_what_is_asked_is_not_tried_again_for_no
     assert of.filter({"Pod": pod("p", whole=1), "NodeNames": ["n1"]})["NodeNames"] == ["n1"]
 
 
-def test_a_bind_that_finds_no_place_says_what_there_is() -> None:
+def test_a_bind_without_a_place_says_what_is_free() -> None:
     of = verbs(node("n1", 1))
     taken(of, "n1", mem=14)
     asking = pod("p", mem=3)
@@ -341,7 +341,7 @@ devices_now = st.lists(st.tuples(st.integers(0, 16), st.integers(0, 100)), min_s
 
 @settings(max_examples=300)
 @given(demands, devices_now)
-def test_what_is_offered_instead_would_fit_and_is_no_more_than_was_asked_for(
+def test_the_offered_alternative_fits_and_is_no_more_than_the_request(
     demand: Demand, devices: list[tuple[int, int]]
 ) -> None:
     given_away = [{"memory": (16 - memory) * GIB, "cores": 100 - cores} for memory, cores in devices]

@@ -11,7 +11,7 @@ from unit.kubernetes.test_extender_verbs import verbs, why
 from xpu_runtime.kubernetes.resources import Resources
 
 
-def test_an_annotation_that_there_is_not_is_refused_of_a_pod_that_asks_with_what_was_meant() -> None:
+def test_an_unknown_annotation_is_refused_with_the_name_that_was_meant() -> None:
     of = verbs(node("n1", 2))
     misspelt = {"yoyoworks.com/xpu-polcy": "spread"}
     assert why(of, pod("p", mem=4, annotations=misspelt)) == {
@@ -95,7 +95,7 @@ def test_acks_label_for_several_cards_does_not_go_unheeded(
 
 
 @pytest.mark.parametrize("name", ["count", "policy"])
-def test_of_what_an_author_wrote_the_answer_has_a_beginning_for_each_node(name: str) -> None:
+def test_the_answer_has_for_each_node_the_beginning_of_an_authors_text(name: str) -> None:
     of = verbs(*(node(f"n{number}") for number in range(100)))
     asking = pod("p", mem=4, annotations={f"yoyoworks.com/xpu-{name}": "%" * 100_000})
     answer = of.filter({"Pod": asking, "NodeNames": [f"n{number}" for number in range(100)]})

@@ -59,7 +59,7 @@ def free(*found: report.Node) -> list[tuple[int, int]]:
     return [(card.free_memory // GIB, card.free_cores) for each in found for card in each.cards]
 
 
-def test_what_pods_and_others_have_is_taken_off() -> None:
+def test_slices_of_pods_and_others_are_subtracted() -> None:
     others = {"memory": 2 * GIB, "cores": 10, "whole": False}
     pods = [
         pod("u1", a=(Share("GPU-0", 4 * GIB, 30),), b=(Share("GPU-0", 1 * GIB, None),)),
@@ -90,7 +90,7 @@ def test_an_init_container_and_the_others_take_turns() -> None:
     assert free(found) == [(8, 65), (15, 100)]
 
 
-def test_what_the_node_says_of_a_pod_counts_and_not_its_annotation() -> None:
+def test_the_nodes_report_of_a_pod_counts_and_not_its_annotation() -> None:
     """The author's annotation cannot be verified here."""
     forged = asking("u1", mem=1, bound="n1")
     text = sign(pod(forged["metadata"]["uid"], main=(Share("GPU-1", 14 * GIB, 100),)), "k1", KEY)

@@ -31,7 +31,7 @@ def pod(*containers: dict[str, Any], init: Any = (), **annotations: str) -> dict
     return {"metadata": {"name": "p", "annotations": names}, "spec": spec}
 
 
-def test_a_pod_without_our_resources_asks_for_nothing_whatever_its_annotations_say() -> None:
+def test_a_pod_without_our_resources_asks_for_nothing_with_any_annotations() -> None:
     other = {"limits": {"cpu": "2", "nvidia.com/gpu": "1", "yoyoworks.com/xpu-mem": "0"}}
     assert Resources().of_pod(pod(container(resources=other), count="x", policy="y")).is_empty
     assert Resources().of_pod({}).is_empty
@@ -169,7 +169,7 @@ def test_init_containers_and_sidecars_are_told_apart() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_to_do(asked: dict[str, Any], count: Any, line: str) -> None:
+def test_a_wrong_request_is_refused_with_a_remedy(asked: dict[str, Any], count: Any, line: str) -> None:
     with pytest.raises(DemandError) as refused:
         ALL.of_limits("main", asked, count)
     assert str(refused.value) == line
@@ -199,7 +199,7 @@ def test_quantities_are_read_as_the_api_writes_them(text: Any, number: int) -> N
         True, None, [], "1" * 99,
     ],
 )  # fmt: skip
-def test_what_is_no_whole_number_is_none(text: Any) -> None:
+def test_a_quantity_that_is_no_whole_number_is_none(text: Any) -> None:
     assert whole_number(text) is None
 
 

@@ -109,6 +109,6 @@ def test_bytes_that_are_no_message_are_refused_and_do_no_more(ours: type[Message
 @pytest.mark.parametrize(
     "data", [b"\x0a", b"\x0a\x05abc", b"\x0a\x01\xff", b"\x0b", b"\x08\x01", b"\x0a" + b"\xff" * 11, b"\x09"]
 )
-def test_what_is_cut_short_or_of_another_kind_is_no_device(data: bytes) -> None:
+def test_a_message_cut_short_or_of_another_kind_has_no_device(data: bytes) -> None:
     with pytest.raises(ValueError):
         v1beta1.Device.decoded(data)

@@ -227,7 +227,7 @@ def test_a_run_folder_too_long_for_the_sockets_is_refused_with_the_way_out(
     assert node.run(bundles("XPU_MEM=4G", args=["true"])).returncode == 0  # without MPS it serves
 
 
-def test_what_mps_cannot_serve_is_refused_with_the_reason(node: Node, bundles: Bundles) -> None:
+def test_requests_that_mps_cannot_serve_are_refused_with_the_reason(node: Node, bundles: Bundles) -> None:
     node.sim("2xT4-R535")
     for asked, why in (
         (["XPU_MEM=4G"], "mps needs driver R555 or newer, not 535"),

@@ -91,7 +91,7 @@ def test_a_dead_server_is_told_by_a_launch_that_meets_it_first(
     assert errors.count("xpu: the device's MPS server has ended") == 1
 
 
-def test_what_a_killed_hook_leaves_is_ended_by_gc(card: Node, bundles: Bundles) -> None:
+def test_gc_ends_what_a_killed_hook_leaves(card: Node, bundles: Bundles) -> None:
     container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     there = daemons(card)
     # As a hook leaves it that was killed after the ledger's row and before the daemon's end.
@@ -153,7 +153,7 @@ def test_a_start_that_is_killed_at_any_time_leaves_what_gc_ends(node: Node, bund
     assert done.stdout == "device 0: under MPS, 40\n"
 
 
-def test_a_start_after_a_killed_start_takes_what_is_there(card: Node, bundles: Bundles) -> None:
+def test_a_start_after_a_killed_start_uses_its_daemon(card: Node, bundles: Bundles) -> None:
     card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     (uuid,) = kept(card)
     # As a kill leaves it between the daemon's start and its links; and one that dies with its files there.
@@ -182,7 +182,7 @@ def test_many_starts_and_ends_at_once_leave_nothing(card: Node, bundles: Bundles
     assert daemons(card) == []
 
 
-def test_what_a_daemon_says_that_does_not_start_is_in_the_refusal(card: Node, bundles: Bundles) -> None:
+def test_the_refusal_has_the_message_of_a_daemon_that_does_not_start(card: Node, bundles: Bundles) -> None:
     """Its folder, with its logs, is gone by the time that somebody reads the refusal."""
     instead(
         card,

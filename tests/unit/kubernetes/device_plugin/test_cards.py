@@ -32,7 +32,7 @@ def faults(inventory: Inventory) -> dict[str, str | None]:
     return {each.uuid: each.fault for each in inventory.devices}
 
 
-def test_what_is_told_now_is_what_there_is() -> None:
+def test_devices_reported_now_replace_earlier_ones() -> None:
     assert with_known(None, node(NVIDIA, ONE)) == node(NVIDIA, ONE)
     assert with_known(node(NVIDIA, ONE, TWO), node(NVIDIA, ONE)) == node(NVIDIA, ONE)
 
@@ -85,7 +85,7 @@ def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_drained_reserved_or_not_listed_is_withheld(state: Path) -> None:
+def test_drained_reserved_and_unlisted_devices_are_withheld(state: Path) -> None:
     inventory = node(NVIDIA, ONE, TWO, *PARTS)
     marks.drain("GPU-a", "loud")
     marks.reserve("GPU-b", marks.Reservation("team", ""))

@@ -239,7 +239,7 @@ def test_a_start_that_is_quicker_than_the_watch_looks_its_pod_up(there: Node, ap
         there.start("q", api)
 
 
-def test_what_was_reserved_before_this_plugin_was_started_needs_nobody_to_tell_of_it(there: Node) -> None:
+def test_reservations_from_before_the_plugins_start_count_without_a_report(there: Node) -> None:
     made = Allocation("u1", "ns", "p", 1.0, {"main": (Share("GPU-0", GIB, None),)})
     with PodLedger() as ledger:
         assert ledger.allocate("u1", lambda *_: made, {})[0] == made

@@ -66,7 +66,7 @@ def test_a_new_kind_of_resource_is_not_counted_as_another() -> None:
         offer.units("yoyoworks.com/xpu-links", card(0), Newer())
 
 
-def test_ids_that_cannot_be_had_are_counted_by_what_their_card_is() -> None:
+def test_ids_that_are_not_offered_are_counted_by_the_state_of_their_card() -> None:
     lost, drained = card(1, fault="Xid 79"), card(2, withheld="drained")
     # docker has 4 GiB, and a pod all of another card through `xpu`.
     shared, whole = card(3, use=taken(4), others=taken(4)), card(4, use=taken(15, whole=True))
@@ -77,7 +77,7 @@ def test_ids_that_cannot_be_had_are_counted_by_what_their_card_is() -> None:
     assert found == {"healthy": 11 + 15, "unhealthy": 15, "withheld": 15, "elsewhere": 4 + 15}
 
 
-def test_what_pods_have_of_a_drained_card_is_not_counted_as_withheld() -> None:
+def test_pods_slices_of_a_drained_card_are_not_counted_as_withheld() -> None:
     cards = [card(0, withheld="drained", use=taken(4)), card(1, fault="lost")]
     has = set(ids_of(MEMORY, cards, RESOURCES)[3:7])
     found = offer.by_state(MEMORY, offered(MEMORY, cards, RESOURCES, has, NOBODY), cards, RESOURCES)
@@ -96,7 +96,7 @@ def test_no_id_names_a_card_or_is_that_of_another_resource() -> None:
     assert ids_of(MEMORY, cards, RESOURCES)[16] == "xpu-mem-16"
 
 
-def test_what_a_container_has_is_healthy_as_its_own_card_is_whichever_ids_it_has() -> None:
+def test_a_containers_ids_have_the_health_of_its_own_card() -> None:
     cards = [card(0, use=taken(3)), card(1, use=taken(4), fault="it fell off")]
     ids = ids_of(MEMORY, cards, RESOURCES)
     on_first, on_second = set(ids[20:23]), set(ids[:4])
@@ -106,7 +106,7 @@ def test_what_a_container_has_is_healthy_as_its_own_card_is_whichever_ids_it_has
     assert len(found.healthy) == 15
 
 
-def test_of_a_card_that_is_drained_pods_keep_what_they_have() -> None:
+def test_pods_keep_their_slices_of_a_drained_card() -> None:
     cards = [card(0), card(1, withheld="drained", use=taken(4))]
     has = set(ids_of(MEMORY, cards, RESOURCES)[:4])
     found = offered(MEMORY, cards, RESOURCES, has, NOBODY)
@@ -130,13 +130,13 @@ def test_a_card_whose_memory_is_not_known_offers_nothing() -> None:
         assert offered(resource, [unknown], RESOURCES, (), NOBODY).ids == ()
 
 
-def test_what_pods_have_and_what_is_free_is_offered() -> None:
+def test_pods_slices_and_free_ones_are_offered() -> None:
     cards = [card(0), card(1, use=taken(10))]
     has = set(ids_of(MEMORY, cards, RESOURCES)[:10])
     assert had(MEMORY, cards, has) == 10 + 20
 
 
-def test_what_a_pod_waits_for_is_there_though_nothing_is_free() -> None:
+def test_a_waiting_pods_units_are_offered_even_if_nothing_is_free() -> None:
     full = [card(0, use=taken(15))]
     assert had(MEMORY, full) == 0
     assert had(MEMORY, full, waiting=Waiting(15, 0)) == 15
@@ -145,7 +145,7 @@ def test_what_a_pod_waits_for_is_there_though_nothing_is_free() -> None:
     assert had(MEMORY, [card(0, use=taken(10))], waiting=Waiting(4, 4)) == 5
 
 
-def test_where_the_kubelet_does_not_tell_only_what_others_have_is_taken_off() -> None:
+def test_without_the_kubelets_answer_only_others_slices_are_subtracted() -> None:
     cards = [card(0, use=taken(9), others=taken(4)), card(1)]
     found = offered(MEMORY, cards, RESOURCES, None, NOBODY)
     assert len(found.healthy) == 26

@@ -47,7 +47,7 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_the_drivers_tell_comes_from_another_process(root: Path) -> None:
+def test_the_drivers_answers_come_from_another_process(root: Path) -> None:
     look = DriverLook(0.0, 20)
     assert asked(look)
     assert look.inventory is not None and look.inventory.devices == () and look.problem == ""
@@ -82,7 +82,7 @@ def test_a_driver_that_fails_is_told_and_asked_again(root: Path) -> None:
     look.close()
 
 
-def test_what_a_dead_container_holds_is_taken_back_by_who_asks(root: Path) -> None:
+def test_a_reader_takes_back_the_slices_of_a_dead_container(root: Path) -> None:
     slice_ = Slice("0", "GPU-0", GIB, True, None, Holding("none", "unenforced"))
     (root / "run").mkdir(exist_ok=True)
     with subprocess.Popen(["sleep", "60"]) as lives, subprocess.Popen(["sleep", "60"]) as dies:

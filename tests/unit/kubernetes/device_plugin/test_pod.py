@@ -58,7 +58,7 @@ def test_units_at_one_time_are_the_larger_of_init_and_all(
     assert found.units == {MEMORY: memory}
 
 
-def test_sidecars_count_beside_what_comes_after_them() -> None:
+def test_sidecars_count_beside_later_containers() -> None:
     before, side, after = container("i", mem="5"), container("s", True, mem="2"), container("j", mem="4")
     found = kept(pod(container("main", mem="3"), init=(before, side, after)))
     assert found.units == {MEMORY: 6}
@@ -70,7 +70,7 @@ def test_shares_are_percent_of_whichever_device_it_becomes() -> None:
     assert demand is not None and (demand.memory_bytes, demand.memory_percent, demand.cores) == (None, 25, 25)
 
 
-def test_what_makes_no_sense_is_kept_with_why() -> None:
+def test_a_pod_with_a_wrong_request_is_kept_with_the_reason() -> None:
     found = kept(pod(container("main", cores="10")))
     assert "xpu-cores without yoyoworks.com/xpu-mem" in found.problem
 
@@ -79,7 +79,7 @@ def test_the_unit_is_the_configurations() -> None:
     assert resources_of(DEFAULTS.replace(kubernetes_memory_unit="256MiB")).memory_unit == 256 << 20
 
 
-def test_what_is_reserved_in_words() -> None:
+def test_a_reservation_in_words() -> None:
     inventory = node(nvidia("1"), Device("3", "GPU-a", "T4", 15 * GIB, (), "nvidia"))
     allocation = Allocation(
         "u", "ns", "p", 0.0, {"main": (Share("GPU-a", 4 * GIB, 30), Share("GPU-b", None, None))}
@@ -198,7 +198,7 @@ def test_a_pod_that_is_gone_when_the_server_is_back_loses_it_at_once(
     assert deallocated == ["u1"]  # the other one may be newer than the list
 
 
-def test_a_pod_that_nobody_has_told_of_loses_it_only_after_a_while(
+def test_an_unreported_pod_loses_its_reservation_only_after_a_while(
     pods: Pods, deallocated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pods.take(listed())
@@ -235,7 +235,7 @@ def test_the_uid_of_a_static_pod_is_the_kubelets_and_no_annotation_makes_it_that
         assert kept(pod(container("main", mem="1"), **forger)).uid == "u1"
 
 
-def test_who_says_that_he_is_another_static_pod_neither_replaces_nor_ends_it(
+def test_a_pod_that_claims_to_be_a_static_pod_neither_replaces_nor_ends_it(
     pods: Pods, deallocated: list[str]
 ) -> None:
     forger = kept(pod(container("main", mem="9"), uid="u2", name="forger", **MIRROR))
@@ -249,7 +249,7 @@ def test_who_says_that_he_is_another_static_pod_neither_replaces_nor_ends_it(
     assert set(pods.asking()) == {("ns", "p")}
 
 
-def test_what_a_forger_had_reserved_for_him_goes_with_him(pods: Pods, deallocated: list[str]) -> None:
+def test_a_forgers_reservation_goes_with_the_forger(pods: Pods, deallocated: list[str]) -> None:
     forger = kept(pod(container("main", mem="9"), uid="u2", name="p", **MIRROR))
     real = kept(pod(container("main", mem="1"), name="real", **MIRROR))
     pods.take(listed(forger, real))
@@ -285,7 +285,7 @@ def test_drivers_that_have_not_told_yet_refuse_no_pod_before_they_had_time(
     assert told == ["the drivers have not told yet which devices this node has: see `xpu doctor`"]
 
 
-def test_an_author_who_changes_why_its_pod_is_refused_makes_few_events(
+def test_an_author_who_changes_the_reason_of_a_refusal_makes_few_events(
     pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
@@ -311,7 +311,7 @@ def test_an_author_who_changes_why_its_pod_is_refused_makes_few_events(
     assert "ZeroDivisionError" in told[-1]
 
 
-def test_what_is_read_late_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:
+def test_a_late_reading_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:
     one, other = (
         kept(pod(container("main", mem="1"))),
         kept(pod(container("main", mem="1"), uid="u2", name="q")),
@@ -327,7 +327,7 @@ def test_what_is_read_late_does_not_revive_a_pod_that_is_gone(pods: Pods) -> Non
     assert set(pods.asking()) == {("ns", "p")}
 
 
-def test_while_the_api_server_is_away_who_is_known_starts_and_nobody_else(pods: Pods) -> None:
+def test_while_the_api_server_is_away_only_known_pods_start(pods: Pods) -> None:
     def away(seconds: float) -> list[PodOnNode]:
         raise ApiError("away")
 
@@ -343,7 +343,7 @@ def test_while_the_api_server_is_away_who_is_known_starts_and_nobody_else(pods: 
     pods.ensure_all(away, time.monotonic())
 
 
-def test_what_waits_is_what_the_kubelet_has_not_given(pods: Pods) -> None:
+def test_units_that_the_kubelet_has_not_given_are_waited_for(pods: Pods) -> None:
     pods.take(
         listed(
             kept(pod(container("main", mem="4"), uid="u1", name="a")),

@@ -46,7 +46,7 @@ def looked(found: kubelet.Registrations) -> kubelet.Registrations:
     return found
 
 
-def test_what_is_offered_for_the_first_time_in_a_while_is_not_registered_again(there: Kubelet) -> None:
+def test_a_resource_offered_again_after_a_while_is_not_registered_again(there: Kubelet) -> None:
     """The Node's status is old: whole cards that have just become free are not in it yet."""
     served, threads = Served(), pool()
     served.tell(Offer(("a-0",), frozenset()))
@@ -126,7 +126,7 @@ def test_a_socket_that_is_removed_is_made_again(there: Kubelet, ends_by_name: bo
     assert [each.name for each in there.plugins.iterdir()] == ["kubelet.sock"]
 
 
-def test_what_the_kubelet_has_dropped_is_registered_again(
+def test_a_resource_that_the_kubelet_has_dropped_is_registered_again(
     monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
     """As when another plugin has offered the same, and has ended."""
@@ -159,7 +159,7 @@ def test_sockets_of_a_plugin_that_was_killed_are_removed_and_no_others(there: Ku
     kubelet.sweep(str(there.plugins / "none"))  # no kubelet yet
 
 
-def test_what_the_kubelet_has_given_holds_while_it_does_not_answer(there: Kubelet) -> None:
+def test_given_ids_stay_known_while_the_kubelet_does_not_answer(there: Kubelet) -> None:
     found = PodResourcesReader(str(there.pod_resources), [MEMORY])
     there.given["default", "a", "main", MEMORY] = ["x"]
     assert found.ask().ids(MEMORY) == frozenset({"x"})
@@ -169,7 +169,7 @@ def test_what_the_kubelet_has_given_holds_while_it_does_not_answer(there: Kubele
     assert found.last.ids(MEMORY) == frozenset({"x"})
 
 
-def test_those_who_ask_a_slow_kubelet_share_its_next_answer(
+def test_waiting_callers_share_the_next_answer_of_a_slow_kubelet(
     monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
     found, asked = PodResourcesReader(str(there.pod_resources), [MEMORY]), list[float]()
@@ -206,7 +206,7 @@ def test_those_who_ask_a_slow_kubelet_share_its_next_answer(
         assert len(asked) == 5
 
 
-def test_a_kubelet_that_answers_too_late_has_taken_what_it_follows(
+def test_a_kubelet_that_answers_too_late_has_taken_the_lists_that_it_follows(
     monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
     """Registered once more, a kubelet of 1.25 to 1.36 would follow two lists, and each takes a thread."""
@@ -243,7 +243,7 @@ def test_a_kubelet_that_answers_too_late_has_taken_what_it_follows(
         threads.shutdown()
 
 
-def test_what_the_nodes_status_has_nothing_of_is_registered_again(
+def test_a_resource_that_the_nodes_status_lacks_is_registered_again(
     monkeypatch: pytest.MonkeyPatch, there: Kubelet
 ) -> None:
     """A kubelet of 1.20 continues to follow a plugin's list after another plugin has replaced it and

@@ -43,7 +43,7 @@ def labels(api_server: ApiServer) -> Any:
     return api_server.objects["/api/v1/nodes/n1"]["metadata"]["labels"]
 
 
-def test_the_node_is_written_when_it_changes_and_what_others_wrote_stays(
+def test_the_node_is_written_when_it_changes_and_others_entries_stay(
     reports: Reports, api_server: ApiServer
 ) -> None:
     reports.write_node({"metadata": {"labels": {"a": "1", "b": "2"}}})

@@ -109,7 +109,7 @@ def test_a_pod_that_was_deleted_does_not_install_after_the_one_in_its_place(
     keeper.check_pod(api, "xpu-system", "n1", "one")
 
 
-def test_what_was_reserved_for_pods_ends_with_the_runtime(
+def test_pods_reservations_end_with_the_runtime(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
@@ -130,9 +130,7 @@ def test_what_was_reserved_for_pods_ends_with_the_runtime(
     assert "stay until the next boot" in capfd.readouterr().err
 
 
-def test_the_node_is_labelled_and_loses_what_we_said_of_it_and_nothing_else(
-    answers: Answers, api: Api
-) -> None:
+def test_the_node_is_labelled_and_loses_only_our_entries(answers: Answers, api: Api) -> None:
     ours = {"yoyoworks.com/xpu.runtime": "true", "yoyoworks.com/xpu.count": "4"}
     theirs = {
         "yoyoworks.com/xpu": "enabled",
@@ -227,7 +225,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("installer, is_kept", [("one", True), ("two", False), ("", False)])
-def test_what_another_pod_has_installed_since_is_left_alone(
+def test_a_later_installation_by_another_pod_is_left_alone(
     installed: Path,
     answers: Answers,
     api: Api,
@@ -270,7 +268,7 @@ def test_a_removal_that_was_killed_half_way_can_be_repeated_and_undone(
     assert list((tmp_path / "opt").iterdir()) == []
 
 
-def test_who_uninstalls_waits_for_who_installs(installed: Path) -> None:
+def test_an_uninstallation_waits_for_an_installation(installed: Path) -> None:
     removing = threading.Thread(target=setup.uninstall, args=("one",))
     with setup._lock():
         removing.start()

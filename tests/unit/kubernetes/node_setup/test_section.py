@@ -35,7 +35,7 @@ placement: {policy: spread}
         "kubernetes:\nmode: spec\n",
     ],
 )
-def test_ours_is_in_force_and_what_was_there_comes_back(text: str) -> None:
+def test_our_section_is_in_force_and_the_earlier_one_comes_back(text: str) -> None:
     before = yaml.safe_load(text) or {}
 
     now = section.written(text, OURS, "config.yaml")

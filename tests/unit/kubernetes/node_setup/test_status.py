@@ -113,7 +113,7 @@ def _at_80_columns(
     return str(_run(kubeconfig, "status").stdout).splitlines()
 
 
-def test_at_80_columns_long_names_are_whole_but_for_what_all_of_them_end_in(
+def test_at_80_columns_long_names_are_whole_except_for_their_common_end(
     answers: Answers, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"gpu-worker-eu-west-1a-0{at}.internal.example.com" for at in range(3)]

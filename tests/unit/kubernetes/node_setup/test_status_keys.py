@@ -66,7 +66,7 @@ def test_a_key_that_a_node_lacks_and_one_that_a_pod_still_needs_are_seen(
     assert first == {"id": "old", "nodes": ["n1", "n2"], "missing": [], "pods": ["ml/a", "ml/b"]}
 
 
-def test_what_a_pod_was_given_tells_its_node_whatever_its_author_has_made_of_the_annotation(
+def test_the_node_reports_a_pods_slices_whatever_its_author_writes_into_the_annotation(
     answers: Answers, kubeconfig: Path
 ) -> None:
     reserved = {uid: [["GPU-0", 1, None]] for uid in ("bare", "forged", "placed-by-node")}
