@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from support import GIB, MIB
 
 from ..cuda_sandbox import INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Start, kinds
-from ..sandboxes import Sandbox
+from ..sandboxes import Sandbox, compile_c
+from .storm_sandbox import TOPOLOGY, Card
 
 Make = Callable[..., Sandbox]
 
@@ -173,3 +176,25 @@ def test_a_limit_that_changes_holds_at_once(program: Start) -> None:
     assert user.info() == [SUCCESS, 0, 1 * GIB]
     assert user.free(pointer) == SUCCESS
     assert user.alloc(512)[0] == OUT_OF_MEMORY
+
+
+def test_memory_that_the_process_has_no_room_to_note_goes_back_to_the_driver(
+    sandbox: Make, tmp_path: Path
+) -> None:
+    one = sandbox(1 * GIB, topology=TOPOLOGY)
+    (library,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
+    source = Path(__file__).with_name("no_memory.c")
+    program = compile_c(source, tmp_path / "no_memory", str(library), "-ldl")
+    card = Card(one)
+    with one.start([str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
+        assert user.stdout.readline() == "ready\n"
+        before, pieces = (card.used(), one.total()), 0
+        for result in (OUT_OF_MEMORY, SUCCESS):
+            user.stdin.write("\n")
+            user.stdin.flush()
+            *results, given = map(int, user.stdout.readline().split())
+            assert results == [result] * 6
+            pieces += given
+            assert (card.used(), one.total()) == tuple(each + 4 * MIB * pieces for each in before)
+        user.communicate("\n", timeout=60)
+        assert user.returncode == 0

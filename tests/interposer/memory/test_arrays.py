@@ -58,11 +58,19 @@ def test_flat_arrays_are_charged_in_both_versions(program: Start, name: str) -> 
     assert kinds(user.sandbox) == {"array": 4 * MIB}
     assert user.flat_array(name, 1, 1, FLOAT, 1)[0] == OUT_OF_MEMORY
     assert user.destroy_array(array) == SUCCESS
-    result, array = user.array_v1(1024, 1024, 0, FLOAT, 1, 0)
-    assert result == SUCCESS
-    assert user.sandbox.total() == 4 * MIB
-    assert user.destroy_array(array) == SUCCESS
-    assert user.sandbox.total() == 0
+    for shape in (
+        (1024, 1024, 0, FLOAT, 1, 0),
+        (256, 256, 16, FLOAT, 1, 0),
+        (256, 256, 16, FLOAT, 1, LAYERED),
+    ):
+        result, array = user.array_v1(*shape)
+        assert result == SUCCESS
+        assert user.sandbox.total() == 4 * MIB
+        assert user.array_v1(1, 1, 1, FLOAT, 1, 0)[0] == OUT_OF_MEMORY
+        assert user.destroy_array(array) == SUCCESS
+        assert user.sandbox.total() == 0
+    result, _ = user.array_v1(256, 256, 16, FLOAT, 1, SPARSE)
+    assert (result, user.sandbox.total()) == (SUCCESS, 0)
 
 
 def test_a_mipmap_is_charged_with_all_its_levels(program: Start, way: str) -> None:

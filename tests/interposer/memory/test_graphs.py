@@ -206,6 +206,18 @@ def test_graphs_that_run_at_once_need_memory_each(caller: Start, any_way: str) -
     assert kinds(user.sandbox)["graph"] == free
 
 
+def test_a_graph_has_its_memory_in_the_stream_of_its_upload(caller: Start, any_way: str) -> None:
+    """That may be the thread's own: in it another graph that shares the memory comes before or after it."""
+    user = caller(1 * GIB, way=any_way)
+    params = buffer(struct.pack("<QQQi4x", UPLOAD, 0, 0, 0))
+    exec_ = user.get("cuGraphInstantiateWithParams", OUT, alloc_and_free(user, 64 * MIB), params)
+    user.do("cuGraphLaunch", busy_graph(user, 64 * MIB), 0)
+    user.get("cuMemAlloc_v2", OUT, user.free_memory() // PAGE * PAGE)
+    # Nothing is left, and what the other runs in cannot be trimmed.
+    user.do("cuGraphLaunch", exec_, 0)
+    assert kinds(user.sandbox)["graph"] == 64 * MIB
+
+
 def test_graphs_that_have_memory_each_run_at_once(caller: Start) -> None:
     user = caller(1 * GIB)
     half = user.free_memory() // 2 // PAGE * PAGE
