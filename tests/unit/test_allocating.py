@@ -108,7 +108,7 @@ def test_a_device_that_is_not_there_is_told(run_dir: Path) -> None:
     assert told == "pod default/pod-a is assigned 'GPU-7777', which is not on this node; it has 0 (GPU-0)"
 
 
-def test_what_a_device_cannot_hold_is_not_reserved(run_dir: Path) -> None:
+def test_a_limit_that_a_device_cannot_hold_is_not_reserved(run_dir: Path) -> None:
     memory_alone = DEFAULTS.replace(enforcement_allow_unenforced=("memory",))
     told = refused(enter(node(16), memory_alone, allocation("a", c=(share(0, 4, 30),))))
     assert told.startswith("container c of pod default/pod-a is assigned a part of GPU 0: ")
@@ -131,7 +131,7 @@ def test_a_whole_device_is_one_container_s(run_dir: Path) -> None:
     assert "GPU 1: reserved for pods, and the whole device is requested" in told
 
 
-def test_a_pod_is_placed_whole_as_docker_s_containers_are(run_dir: Path) -> None:
+def test_a_pod_is_placed_whole_like_dockers_containers(run_dir: Path) -> None:
     inventory = node(16, 16)
     found = placed(allocate(inventory, CONFIG, pod("u", a=demand(4, 30), b=demand(2))))
     assert found.containers == {"a": (share(0, 4, 30),), "b": (share(0, 2),)}  # binpack
@@ -163,7 +163,7 @@ def test_percentages_are_of_the_device_and_whole_ones_are_alone(run_dir: Path) -
     assert told.startswith("container a: no device has all of its memory free")
 
 
-def test_after_a_lost_ledger_what_runs_keeps_its_device(run_dir: Path) -> None:
+def test_after_a_lost_ledger_running_containers_keep_their_devices(run_dir: Path) -> None:
     inventory = node(16, 16, 16)
     running = Slice("1", "GPU-1", 4 * GIB, True, None, Holding())
     started = proc.start_time(os.getpid()) or 0
@@ -177,7 +177,7 @@ def test_after_a_lost_ledger_what_runs_keeps_its_device(run_dir: Path) -> None:
         assert sum(use.memory_bytes for use in ledger.uses().values()) == 6 * GIB
 
 
-def test_what_is_reserved_is_for_the_pod_of_that_uid_and_name_alone(run_dir: Path) -> None:
+def test_a_reservation_is_only_for_the_pod_of_that_uid_and_name(run_dir: Path) -> None:
     inventory = node(16)
     placed(allocate(inventory, CONFIG, pod("a", c=demand(4))))
     namesake = pod("a", c=demand(1)).replace(name="forger")
@@ -197,7 +197,7 @@ def test_what_is_reserved_is_for_the_pod_of_that_uid_and_name_alone(run_dir: Pat
         assert isinstance(place_of(stranger, inventory, CONFIG, ledger), Refusal)
 
 
-def test_init_containers_use_what_the_pod_has_anyway(run_dir: Path) -> None:
+def test_init_containers_use_the_pods_own_share(run_dir: Path) -> None:
     inventory = node(16, 16)
     asked = PodDemand(
         (("a", demand(8, 50)), ("b", demand(8, 50))),
@@ -225,7 +225,7 @@ def test_defaults_and_maxima_of_the_node_are_not_for_pods(run_dir: Path) -> None
     assert enter(inventory, config, allocation("v", c=(share(0, 8, 50),))) is None
 
 
-def test_the_node_places_nothing_on_what_is_out_of_service_and_an_exact_share_is_accounted(
+def test_the_node_places_nothing_on_devices_out_of_service_and_counts_an_exact_share(
     run_dir: Path,
 ) -> None:
     inventory = node(16, 16, faults={0: "XID 79"})

@@ -44,7 +44,7 @@ def test_each_function_has_the_parameters_that_nvidia_declares(ours: Header, the
 
 
 @each
-def test_each_value_type_and_field_is_what_nvidia_declares(
+def test_each_value_type_and_field_is_as_nvidia_declares_it(
     tmp_path: Path, ours: Header, theirs: Header
 ) -> None:
     values, types = ours.values() - OUR_OWN_VALUE, ours.types()

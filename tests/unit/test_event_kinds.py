@@ -25,7 +25,7 @@ def test_the_page_for_browsers_has_a_mark_for_each_and_a_tone_for_no_other() -> 
     assert set(re.findall(r"([\w-]+)\"?: \"", found(r"const TONES = \{(.*?)\}", page))) < set(KINDS)
 
 
-def test_on_the_page_what_an_operator_keeps_back_stands_out_and_what_a_pod_gets_does_not() -> None:
+def test_the_page_highlights_an_operators_marks_and_not_pods_reservations() -> None:
     tones = found(r"const TONES = \{(.*?)\}", text_of("src/xpu_runtime/agent/page.html"))
     toned = dict(re.findall(r"([\w-]+)\"?: \"(\w+)\"", tones))
     assert toned["reserved"] == "warn" and POD_RESERVED not in toned

@@ -87,7 +87,7 @@ def test_requests_that_come_in_pieces_or_together_are_answered_one_after_the_oth
         ("GET  / HTTP/1.1", "400 Bad Request"),
     ],
 )
-def test_what_is_no_request_ends_the_connection(serve: Serve, head: str, status: str) -> None:
+def test_something_that_is_no_request_ends_the_connection(serve: Serve, head: str, status: str) -> None:
     with connected(serve(longest_body=100, idle_s=20.0)) as one:
         one.sendall(f"{head}\r\n\r\n".encode())
         found = answers(one)[0][0]
@@ -118,7 +118,9 @@ def test_with_tls_large_bodies_and_answers_arrive_over_one_connection(serve: Ser
             assert answers(one) == [("200 OK", LARGE)]
 
 
-def test_who_takes_nothing_of_the_answer_is_dropped(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_its_answer_is_dropped(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "_ANSWER_S", 0.2)
     with connected(serve(threaded(lambda _: Answer(200, "text/plain", LARGE)))) as lazy:
         lazy.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -129,7 +131,7 @@ def test_who_takes_nothing_of_the_answer_is_dropped(serve: Serve, monkeypatch: p
                 time.sleep(0.01)
 
 
-def test_nobody_who_waits_for_us_makes_way_and_others_wait_in_the_kernel(serve: Serve) -> None:
+def test_a_client_that_waits_for_us_is_not_dropped_and_others_wait_in_the_kernel(serve: Serve) -> None:
     go_on, begun = threading.Event(), threading.Semaphore(0)
 
     def slow(_: Request) -> Answer:
@@ -161,7 +163,7 @@ def test_an_answer_that_fails_is_an_answer_and_the_next_one_may_do_better(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_what_is_being_answered_when_it_stops_is_answered() -> None:
+def test_requests_under_way_are_answered_when_the_server_stops() -> None:
     server, begun = Server(), threading.Event()
 
     def slow(_: Request) -> Answer:

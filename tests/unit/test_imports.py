@@ -55,7 +55,7 @@ def test_the_shim_without_spec_mode_opens_neither_ledger_nor_devices() -> None:
     assert not ours & {"ledger", "vendors", "limits"}
 
 
-def test_what_stops_a_container_imports_no_plan() -> None:
+def test_stopping_a_container_imports_no_plan() -> None:
     code = BARE.format(source=str(SOURCE), modules="xpu_runtime.hook, xpu_runtime.ledger.store")
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True

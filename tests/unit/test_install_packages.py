@@ -66,7 +66,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_what_is_missing_is_installed_and_named_and_only_once(machine: Machine) -> None:
+def test_missing_packages_are_installed_and_named_and_only_once(machine: Machine) -> None:
     machine.offer("one")
     machine.offer("two")
     machine.install("one")
@@ -101,6 +101,6 @@ def test_a_command_that_is_there_needs_no_package(machine: Machine) -> None:
     assert (done.returncode, machine.installed()) == (0, {"engine"}), done
 
 
-def test_what_apt_does_not_know_fails_with_its_name(machine: Machine) -> None:
+def test_a_package_that_apt_does_not_know_fails_with_its_name(machine: Machine) -> None:
     done = machine.install("no-such-package|nor-this")
     assert done.returncode == 1 and "nor-this" in done.stderr, done

@@ -60,7 +60,7 @@ class Clones:
         return len(self.builds.read_text().splitlines())
 
 
-def test_a_second_clone_has_what_the_first_has_built(tmp_path: Path) -> None:
+def test_a_second_clone_uses_the_build_of_the_first(tmp_path: Path) -> None:
     clones = Clones(tmp_path, tmp_path / "cache")
 
     assert clones.prepare("one") == clones.prepare("two")

@@ -65,7 +65,7 @@ def test_a_newer_one_without(tmp_path: Path) -> None:
         ('echo x > "$dest/nvidia_cuda_runtime-99.1-py3-none-any.whl"', "99.1-py3-none-any.whl: File is not"),
     ],
 )
-def test_what_cannot_be_asked_is_no_failure(tmp_path: Path, pip: str, reason: str) -> None:
+def test_an_index_that_cannot_be_asked_is_no_failure(tmp_path: Path, pip: str, reason: str) -> None:
     (line,) = said(tmp_path, pip)
     assert line.startswith(f"nvidia-cuda-runtime: could not look for a newer one than {PINNED}: ")
     assert reason in line

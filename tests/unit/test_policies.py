@@ -27,12 +27,12 @@ def test_the_agents_numbers_are_the_places_of_the_pages_words() -> None:
     assert priorities == {word: number for number, word in enumerate(pages.PRIORITIES)}
 
 
-def test_what_a_request_and_the_configuration_may_say_is_what_a_page_has_words_for() -> None:
+def test_requests_and_the_configuration_use_the_words_of_the_page() -> None:
     assert set(request.SCHEDS) == set(schema_of("sched")["enum"]) == set(pages.SCHEDS)
     assert set(request.PRIORITIES) == set(schema_of("priority")["enum"]) == set(pages.PRIORITIES)
 
 
-def test_what_a_slice_has_that_asks_for_nothing_needs_no_agent() -> None:
+def test_a_slice_that_asks_for_nothing_needs_no_agent() -> None:
     assert (DEFAULTS.cores_sched, DEFAULTS.cores_priority) == (pages.SCHEDS[0], pages.PRIORITIES[0])
     assert not pages.needs_agent(DEFAULTS.cores_sched, DEFAULTS.cores_priority)
     assert not pages.needs_agent(None, None)
@@ -41,5 +41,5 @@ def test_what_a_slice_has_that_asks_for_nothing_needs_no_agent() -> None:
 @pytest.mark.parametrize(
     ("sched", "priority"), [("burst", "normal"), ("weight", None), ("fixed", "low"), (None, "high")]
 )
-def test_all_else_needs_it(sched: str | None, priority: str | None) -> None:
+def test_other_policies_need_the_agent(sched: str | None, priority: str | None) -> None:
     assert pages.needs_agent(sched, priority)

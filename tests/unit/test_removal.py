@@ -56,7 +56,7 @@ def test_a_file_that_is_not_understood_and_does_not_name_us_is_nobodys_concern(e
     assert removal._unconfigure(engine("containerd"), str(path)) is False
 
 
-def test_where_one_file_cannot_be_written_the_others_are_and_who_reads_it_counts(etc: Path) -> None:
+def test_if_one_file_cannot_be_written_the_others_are_and_its_readers_count(etc: Path) -> None:
     # A file that something is mounted on cannot be replaced.
     path = etc / "daemon.json"
     path.write_text(OURS)

@@ -22,7 +22,7 @@ def test_columns_are_those_of_a_terminal(text: str, columns: int) -> None:
 
 @pytest.mark.parametrize("width", range(4, 12))
 @pytest.mark.parametrize("keeps_end", [True, False])
-def test_what_is_cut_fits(width: int, keeps_end: bool) -> None:
+def test_a_cut_text_fits(width: int, keeps_end: bool) -> None:
     for text in (FAN, FAN + "x", "x" + FAN, ACCENT * 12, FAN + ACCENT * 5, "abcdefghijkl"):
         shown = cut(text, width, keeps_end)
         assert screen.columns_of(shown) <= width

@@ -81,9 +81,7 @@ def test_it_runs_until_it_has_passed_and_again_when_a_file_changes(project: Proj
         assert "2 passed" in changed and LEFT_OUT not in changed
 
 
-def test_a_link_counts_by_where_it_leads_and_what_is_not_there_is_no_error(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_link_counts_by_its_target_and_a_missing_file_is_no_error(project: Project, tmp_path: Path) -> None:
     link, folder = tmp_path / "product/link", tmp_path / "product/folder"
     link.symlink_to("nowhere")
     folder.symlink_to("deep")
@@ -96,14 +94,14 @@ def test_a_link_counts_by_where_it_leads_and_what_is_not_there_is_no_error(
         assert LEFT_OUT in project.run()
 
 
-def test_what_no_test_protects_changes_nothing(project: Project) -> None:
+def test_files_that_no_test_protects_change_nothing(project: Project) -> None:
     project.run("--all")
     project.write("README.md", "changed")
     project.write("tests/quick/test_quick.py", "def test_other(): pass\n")
     assert LEFT_OUT in project.run()
 
 
-def test_what_fails_or_was_not_run_whole_is_not_written_down(project: Project) -> None:
+def test_a_folder_that_fails_or_was_not_run_whole_is_not_recorded(project: Project) -> None:
     some = (["-k", "quick"], ["tests/quick"], ["-x"], ["--setup-plan"], ["--collect-only"])
     for words in some:
         project.run("--all", *words)
@@ -114,7 +112,7 @@ def test_what_fails_or_was_not_run_whole_is_not_written_down(project: Project) -
     assert "1 failed, 1 passed" in project.run()
 
 
-def test_what_changes_during_the_run_has_not_passed(project: Project) -> None:
+def test_files_that_change_during_the_run_have_not_passed(project: Project) -> None:
     project.write("tests/quick/test_quick.py", "def test_quick(): open('config', 'a').write('.')\n")
     project.run("--all")
     assert "2 passed" in project.run()

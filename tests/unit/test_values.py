@@ -26,7 +26,7 @@ def test_json_is_read_and_written_as_the_json_package_does(document: Any) -> Non
 
 
 @given(st.text())
-def test_what_is_no_json_for_the_package_is_none_for_us(text: str) -> None:
+def test_texts_that_pythons_json_refuses_are_refused(text: str) -> None:
     try:
         expected = json.loads(text, parse_constant=lambda name: pytest.fail(name))
     except (ValueError, pytest.fail.Exception):
@@ -44,7 +44,7 @@ def test_malformed_json_is_a_value_error(text: str) -> None:
         jsonlite.loads(text)
 
 
-def test_what_has_no_json_form_is_not_written() -> None:
+def test_a_value_without_a_json_form_is_not_written() -> None:
     with pytest.raises(ValueError, match="JSON"):
         jsonlite.dumps(math.nan)
     with pytest.raises(TypeError, match="no JSON form"):

@@ -72,7 +72,7 @@ def test_workers_that_cannot_be_killed_are_replaced_once(
         os.close(each)
 
 
-def test_a_call_is_its_callers_who_says_go_itself(run_dir: Path, tmp_path: Path) -> None:
+def test_a_call_needs_its_callers_own_confirmation(run_dir: Path, tmp_path: Path) -> None:
     """A process that only has the connection of the one that was looked at gets nothing."""
     here = worker.Installation()
     words = [worker._PROTOCOL, "hook", str(paths.LIB), "", str(run_dir), "/", "poststop", "{}"]

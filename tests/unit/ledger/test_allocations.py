@@ -142,7 +142,7 @@ def test_a_device_that_an_init_container_has_whole_stays_the_pod_s(ledger: PodLe
     assert ledger.reserved() == [Reserved("default/web", "0", "GPU-0", 0, 0, True, False)]
 
 
-def test_what_runs_counts_once_and_what_waits_counts(ledger: PodLedger) -> None:
+def test_running_containers_count_once_and_waiting_ones_count(ledger: PodLedger) -> None:
     enter(ledger, allocation(a=share(4, 30), b=share(2, 10)))
     waiting = Use(6 * GIB, 40, 1, reserved_memory=6 * GIB, reserved_cores=40)
     assert ledger.uses() == {"GPU-0": waiting}
@@ -157,7 +157,7 @@ def test_what_runs_counts_once_and_what_waits_counts(ledger: PodLedger) -> None:
     assert ledger.uses() == {"GPU-0": waiting}
 
 
-def test_what_others_have_counts_beside_it(ledger: PodLedger) -> None:
+def test_others_slices_count_beside_it(ledger: PodLedger) -> None:
     enter(ledger, allocation("u1", a=share(4, 30)), allocation("u2", a=share(3)))
     run(ledger, "c1", share(1, 5))
     run(ledger, "c2", share(4, 30), of=("u1", "a"))
@@ -185,7 +185,7 @@ def test_a_whole_device_is_reserved_for_one_pod(ledger: PodLedger) -> None:
     assert ledger.uses_of_pod("u1") == {"GPU-0": Use(16 * GIB, 0, 1, True, "c1")}
 
 
-def test_a_refusal_leaves_what_is_reserved_as_it_was(ledger: PodLedger) -> None:
+def test_a_refusal_leaves_the_reservations_as_they_were(ledger: PodLedger) -> None:
     first = allocation(a=share(4))
     enter(ledger, first)
     seen = []
@@ -248,7 +248,7 @@ def test_a_ledger_that_is_made_anew_has_no_reservations_and_knows_the_pods_of_gr
         assert anew.quotas_of(granted) == ["team"]
 
 
-def test_what_was_reserved_before_a_reboot_is_not_any_more(ledger: PodLedger) -> None:
+def test_reservations_from_before_a_reboot_are_gone(ledger: PodLedger) -> None:
     enter(ledger, allocation(a=share(4, 30)))
     with sqlite3.connect(ledger.path) as db:
         db.execute("UPDATE meta SET boot = 'another boot'")
@@ -288,7 +288,7 @@ AMOUNTS = st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4), st.
 
 @settings(max_examples=60)
 @given(st.lists(AMOUNTS, max_size=8), st.lists(AMOUNTS, max_size=8))
-def test_each_pod_holds_the_larger_of_what_is_reserved_and_what_runs(
+def test_each_pod_holds_the_larger_of_its_reservation_and_its_running_slices(
     tmp_path_factory: pytest.TempPathFactory,
     reserved: list[tuple[int, int, int, int]],
     running: list[tuple[int, int, int, int]],

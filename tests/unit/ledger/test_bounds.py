@@ -148,7 +148,7 @@ def test_a_share_is_rounded_down_to_a_mebibyte_and_never_to_none(text: str, devi
     assert parse_memory(text).on(device) == amount
 
 
-def test_what_is_offered_is_written_in_the_largest_unit_that_tells_all_of_it() -> None:
+def test_an_offer_is_written_in_the_largest_exact_unit() -> None:
     sizes = [GIB, GIB - MIB, 3 * GIB // 2, 5 * GIB // 4, GIB + 1, MIB, MIB - 1, 1, GIB // 2]
     texts = ["1G", "1023M", "1.5G", "1280M", "1024M", "1M", "1048575B", "1B", "512M"]
     assert [as_variable(size) for size in sizes] == texts
@@ -283,7 +283,7 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
          {"XPU_MEM": "1G", "XPU_COUNT": "1"}),
     ],
 )  # fmt: skip
-def test_what_is_offered_fits_and_a_unit_more_does_not(
+def test_an_offer_fits_and_a_unit_more_does_not(
     asked: dict[str, str], uses: dict[str, Use], offered: dict[str, str]
 ) -> None:
     told = refusal(place(ask(**asked), PAIR, uses))
@@ -323,7 +323,7 @@ def test_values_for_each_device_go_by_their_number() -> None:
     assert told.code == "not-enough-devices"
 
 
-def test_a_limit_can_be_cut_to_what_is_in_use_and_no_further() -> None:
+def test_a_limit_can_be_cut_to_the_use_and_no_further() -> None:
     part = Slice("0", "GPU-0", 4 * GIB, True, None, Holding())
     use = Use(4 * GIB, 0, 1)
     assert below_use(device(0), part, use, GIB, GIB) is None

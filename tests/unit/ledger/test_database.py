@@ -47,7 +47,7 @@ def names(path: str) -> list[str]:
         return [grant.container_id for grant in ledger.grants()]
 
 
-def test_it_is_used_again_and_sees_what_others_have_written(path: str) -> None:
+def test_a_kept_connection_is_used_again_and_sees_others_changes(path: str) -> None:
     book(path)
     first = connection(path)
     child = os.fork()
@@ -99,7 +99,7 @@ def test_a_table_that_is_not_there_yet_has_no_rows_and_a_wrong_query_is_an_error
             rows_if_any(ledger._db, "SELECT none FROM meta")
 
 
-def test_none_is_kept_where_nobody_said_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_connection_is_kept_unless_asked_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_keeper", 0)
     connection(path)
     assert database._kept is None

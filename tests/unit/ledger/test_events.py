@@ -27,7 +27,7 @@ def test_the_oldest_go_first(db: sqlite3.Connection, monkeypatch: pytest.MonkeyP
     assert events.read(db, 0, found[-1].time + 1) == []
 
 
-def test_what_is_taken_back_has_not_happened(db: sqlite3.Connection) -> None:
+def test_an_event_that_is_rolled_back_has_not_happened(db: sqlite3.Connection) -> None:
     part = Part("GPU-1", "0", 1 << 30, 30)
     events.record(db, events.DRAINED, "", [part], "fan")
     db.execute("BEGIN")
@@ -51,7 +51,7 @@ def test_none_yet_is_no_error(db: sqlite3.Connection) -> None:
     assert events.read(db, 0, 0.0) == []
 
 
-def test_who_reads_on_gets_each_once_and_all_of_a_ledger_that_is_made_anew(
+def test_a_follower_gets_each_event_once_and_all_of_a_new_ledger(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def names(last: Event | None, most: int = -1) -> list[str]:
@@ -94,7 +94,7 @@ def test_totals_only_grow_whatever_becomes_of_the_rows(
         assert events.totals(db) == events.Totals(expected, {"in-use": number + 1}, {})
 
 
-def test_what_an_earlier_version_left_is_counted(db: sqlite3.Connection) -> None:
+def test_events_of_an_earlier_version_are_counted(db: sqlite3.Connection) -> None:
     events.record(db, events.REFUSED, "c", code="in-use")
     db.execute("DROP TABLE event_totals")
     assert events.totals(db) == events.Totals({events.REFUSED: 1}, {}, {})
@@ -165,7 +165,7 @@ def test_while_two_have_one_id_it_is_not_known_which_it_was(db: sqlite3.Connecti
     assert [each.name for each in events.read(db, 0, 0.0)] == ["a/one", "", "", "b/one"]
 
 
-def test_what_happens_while_it_still_has_its_grant_keeps_its_name(db: sqlite3.Connection) -> None:
+def test_events_of_a_container_with_a_grant_have_its_name(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE grants (container_id TEXT)")
     events.record(db, events.GRANTED, "one", name="web")
     db.execute("INSERT INTO grants VALUES ('one')")

@@ -108,7 +108,7 @@ def test_a_process_number_in_use_again_does_not_keep_a_grant_alive(path: str, ho
     assert len(dead) == 1
 
 
-def test_what_does_not_fit_books_nothing(path: str, holder: Process) -> None:
+def test_a_request_that_does_not_fit_books_nothing(path: str, holder: Process) -> None:
     with Ledger(path) as ledger:
         ledger.grant(wanted(holder), lambda uses: take(12 * GIB, uses))
         granted, _ = ledger.grant(wanted(holder, "c2"), lambda uses: take(4 * GIB, uses))
@@ -178,7 +178,7 @@ def test_another_layout_whose_containers_cannot_be_asked_after_is_kept(
     db.close()
 
 
-def test_who_has_a_ledger_of_another_layout_open_while_it_is_replaced_changes_nothing(
+def test_a_process_with_a_replaced_ledger_of_another_layout_changes_nothing(
     path: str, holder: Process
 ) -> None:
     with Ledger(path) as old:
@@ -297,7 +297,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, holder: Process) 
         subprocess.run(["umount", small], check=True)
 
 
-def test_who_is_not_root_is_told_whose_slices_are(tmp_path: Path) -> None:
+def test_a_user_other_than_root_is_told_who_may_read_the_ledger(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger.db")
     with Ledger(path):
         pass

@@ -72,7 +72,7 @@ CHANGES: list[Callable[[Ledger, Grant], object]] = [
         ),
     ],
 )
-def test_who_does_not_see_the_processes_changes_nothing(
+def test_a_process_that_does_not_see_the_others_changes_nothing(
     path: str, wanted: Grant, move: Move, theirs: int, todo: str, change: Callable[[Ledger, Grant], object]
 ) -> None:
     move(theirs)
@@ -105,7 +105,7 @@ def test_a_container_that_is_known_to_have_ended_is_released_from_anywhere(
         assert ledger.grants() == []
 
 
-def test_a_ledger_without_grants_is_whose_who_grants_from_it_first(
+def test_a_ledger_without_grants_belongs_to_the_first_to_grant_from_it(
     path: str, wanted: Grant, move: Move
 ) -> None:
     move(ONE)

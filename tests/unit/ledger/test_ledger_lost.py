@@ -62,7 +62,7 @@ def running(path: str, cgroup: Path) -> Iterator[Grant]:
             cgroup.mkdir()
 
 
-def test_what_runs_is_written_down_again_as_it_was(path: str, running: Grant) -> None:
+def test_grants_of_running_containers_are_entered_again_as_they_were(path: str, running: Grant) -> None:
     os.unlink(path)
     with Ledger(path) as ledger:
         assert ledger.grants() == [running]
@@ -83,14 +83,14 @@ def test_the_pod_that_a_grant_is_of_is_recorded_beside_its_quotas(path: str, run
     assert survivors.counts_to(running) == ([], None)
 
 
-def test_what_has_been_given_back_leaves_no_record(path: str, running: Grant) -> None:
+def test_a_released_grant_leaves_no_record(path: str, running: Grant) -> None:
     survivors.keep(running, path, proc.this_process(), ["team-a"])
     assert survivors.counts_to(running) == (["team-a"], None)
     survivors.forget(running)
     assert [name for name in os.listxattr(running.cgroup) if "xpu" in name] == []
 
 
-def test_what_has_ended_is_not(path: str, running: Grant, cgroup: Path) -> None:
+def test_grants_of_ended_containers_are_not_entered_again(path: str, running: Grant, cgroup: Path) -> None:
     survivors.keep(running.replace(id=7, start_time=running.start_time - 1), path, proc.this_process())
     os.unlink(path)
     with Ledger(path) as ledger:
@@ -145,7 +145,7 @@ def test_a_forged_slice_is_passed_over(
 
 
 @pytest.mark.parametrize("call", ["scandir", "listxattr", "getxattr"])
-def test_a_ledger_is_not_made_anew_from_a_part_of_what_runs(
+def test_a_ledger_is_not_made_anew_from_a_part_of_the_running_grants(
     path: str, running: Grant, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def fail(folder: str, *_: str) -> object:
@@ -160,12 +160,12 @@ def test_a_ledger_is_not_made_anew_from_a_part_of_what_runs(
         assert ledger.grants() == [running]
 
 
-def test_what_another_ledger_has_written_is_passed_over(path: str, running: Grant, tmp_path: Path) -> None:
+def test_records_of_another_ledger_are_passed_over(path: str, running: Grant, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     assert survivors.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
 
 
-def test_a_ledger_is_not_made_anew_where_another_version_has_started_what_runs(
+def test_a_ledger_is_not_made_anew_if_another_version_has_started_running_containers(
     path: str, running: Grant, cgroup: Path, tmp_path: Path
 ) -> None:
     record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
@@ -187,7 +187,7 @@ def test_a_ledger_is_not_made_anew_where_another_version_has_started_what_runs(
         assert ledger.grants() == []
 
 
-def test_a_ledger_is_not_made_anew_where_what_runs_was_granted_elsewhere(
+def test_a_ledger_is_not_made_anew_if_running_containers_were_granted_elsewhere(
     path: str, running: Grant, cgroup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.unlink(path)
@@ -249,7 +249,7 @@ def test_which_hierarchies_are_looked_through(
 
 
 @pytest.mark.parametrize(("own", "written"), [("/engine", True), (None, True), ("same", False)])
-def test_a_grant_is_not_written_on_the_cgroup_of_who_grants_it(
+def test_a_grant_is_not_recorded_on_the_granting_processs_cgroup(
     path: str,
     running: Grant,
     cgroup: Path,
@@ -280,7 +280,7 @@ def test_nothing_is_written_on_the_cgroup_in_which_a_dead_process_is(
     assert os.listxattr(cgroup) == []
 
 
-def test_a_ledger_that_was_away_for_a_while_learns_what_was_granted_meanwhile(
+def test_a_ledger_that_was_away_for_a_while_learns_of_later_grants(
     path: str, running: Grant, cgroup: Path
 ) -> None:
     os.rename(path, path + ".away")
@@ -319,7 +319,7 @@ def copy(path: str) -> None:
         lambda path: change(path, "UPDATE meta SET boot = 'another boot'"),
     ],
 )
-def test_what_runs_is_looked_through_once_for_each_ledger_that_is_made(
+def test_running_containers_are_searched_once_for_each_new_ledger(
     path: str, running: Grant, lose: Callable[[str], None]
 ) -> None:
     lose(path)
@@ -330,7 +330,7 @@ def test_what_runs_is_looked_through_once_for_each_ledger_that_is_made(
         assert ledger.grants() == [running]
 
 
-def test_what_was_reaped_is_not_written_any_more(path: str, running: Grant, cgroup: Path) -> None:
+def test_a_reaped_grant_leaves_no_record(path: str, running: Grant, cgroup: Path) -> None:
     os.kill(running.pid, 9)
     while "populated 0" not in (cgroup / "cgroup.events").read_text():
         pass  # the test's own time limit ends this
@@ -339,7 +339,7 @@ def test_what_was_reaped_is_not_written_any_more(path: str, running: Grant, cgro
     assert os.listxattr(cgroup) == []
 
 
-def test_what_an_earlier_life_of_a_container_had_is_not_written_any_more(
+def test_the_grant_of_a_containers_earlier_life_leaves_no_record(
     path: str, running: Grant, cgroup: Path
 ) -> None:
     ended = running.replace(id=0, container_id="c2", start_time=running.start_time - 1)
@@ -361,7 +361,7 @@ def test_a_grant_that_was_given_up_is_not_written_any_more(path: str, running: G
         assert ledger.grants() == []
 
 
-def test_what_is_written_into_a_removed_ledger_counts_for_nothing(path: str, running: Grant) -> None:
+def test_entries_in_a_removed_ledger_do_not_count(path: str, running: Grant) -> None:
     with Ledger(path) as ledger:
         os.unlink(path)
         with pytest.raises(LedgerError, match="was removed while it was in use: try again"):

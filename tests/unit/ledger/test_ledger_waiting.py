@@ -42,7 +42,7 @@ def test_all_waits_of_a_process_together_have_one_end(path: str, ledger: Ledger)
         assert ledger.reap() == []  # free: no wait
 
 
-def test_who_may_never_wait_does_not_look_for_the_holder_either(
+def test_a_caller_that_may_not_wait_does_not_look_for_the_holder_either(
     path: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holders, "of", lambda *_: pytest.fail("all processes are looked through"))
@@ -51,7 +51,7 @@ def test_who_may_never_wait_does_not_look_for_the_holder_either(
         ledger.reap()
 
 
-def test_only_what_was_waited_is_spent(ledger: Ledger) -> None:
+def test_only_the_time_waited_is_spent(ledger: Ledger) -> None:
     waiting.allow(1000)
     for _ in range(3):
         ledger.reap()
@@ -65,7 +65,7 @@ def test_a_start_and_the_end_of_the_container_that_failed_take_less_than_a_minut
     assert 2 * waiting.START_S + waiting.STOP_S < 60
 
 
-def test_whoever_has_the_lock_is_named(path: str, ledger: Ledger) -> None:
+def test_the_holder_of_the_lock_is_named(path: str, ledger: Ledger) -> None:
     code = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.flock(f, 2); print(flush=True); input()"
     command = [sys.executable, "-c", code, path + ".lock"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -92,7 +92,7 @@ def test_a_program_that_does_not_know_the_lock_file_is_waited_for_too(path: str,
     assert ledger.reap() == []
 
 
-def test_who_reads_waits_for_a_change_that_is_being_written(path: str) -> None:
+def test_a_reader_waits_for_a_change_that_is_being_written(path: str) -> None:
     waiting.allow(0.1)
     with Ledger(path) as ledger, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")

@@ -137,7 +137,9 @@ def test_a_change_of_a_limit_reaps_first(ledger: Ledger, processes: list[Process
 # ---- one start, one grant ----
 
 
-def test_a_hook_beside_spec_mode_gets_what_that_has_booked(ledger: Ledger, processes: list[Process]) -> None:
+def test_a_hook_beside_spec_mode_gets_the_grant_that_spec_mode_has_booked(
+    ledger: Ledger, processes: list[Process]
+) -> None:
     """An engine's own hooks.d may ask for a container for which the shim has asked already."""
     runtime, init = processes[:2]
     booked = grant(ledger, wanted(runtime, mode="spec"))
@@ -158,9 +160,7 @@ def test_another_start_of_a_container_of_that_name_is_granted_by_itself(
     assert len(ledger.grants()) == 2
 
 
-def test_what_a_runtime_that_died_had_booked_is_not_taken_over(
-    ledger: Ledger, processes: list[Process]
-) -> None:
+def test_the_grant_of_a_dead_runtime_is_not_taken_over(ledger: Ledger, processes: list[Process]) -> None:
     """Its cgroup's path may have processes again: those of the start that asks now."""
     last = wanted(processes[2], mode="spec").replace(cgroup="/populated")
     before = grant(ledger, last)

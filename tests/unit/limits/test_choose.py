@@ -55,7 +55,7 @@ def test_memory_is_held_by_the_driver_and_cores_by_the_interposers(interposers: 
     assert outcome({"XPU_MEM": "1G", "XPU_CORES": "30"}, R580, MIG) == (Holding(*SOFTLY, *SOFTLY), None)
 
 
-def test_what_the_interposers_do_not_see_counts_against_both_kinds(interposers: None) -> None:
+def test_capabilities_that_the_interposers_do_not_see_count_against_both_kinds(interposers: None) -> None:
     unseen = {"XPU_CAPABILITIES": "compute,graphics", "XPU_CORES": "30"}
     _, reason = outcome({**unseen, "XPU_MEM": "4G"}, config=NOTHING_UNHELD)
     assert reason == (
@@ -73,7 +73,7 @@ def test_no_cap_on_cores_is_hard_but_that_of_a_whole_mig_device(interposers: Non
     )
 
 
-def test_what_is_not_limited_needs_no_backend() -> None:
+def test_a_slice_without_limits_needs_no_backend() -> None:
     assert outcome({"XPU_COUNT": "1"}, R580, config=NOTHING_UNHELD) == (Holding(), None)
     assert outcome({"XPU_CORES": "100"}, R580, config=NOTHING_UNHELD) == (Holding(), None)
 
@@ -190,7 +190,7 @@ def test_a_whole_mig_device_is_held_by_the_hardware_and_a_part_of_it_by_nothing(
     assert "MIG" in reason
 
 
-def test_a_pods_container_names_nothing_weaker_than_what_auto_takes(interposers: None) -> None:
+def test_a_pods_container_may_name_no_weaker_backend_than_auto_takes(interposers: None) -> None:
     container = PodContainer("uid", "default", "web", "main")
 
     def of_pod(enforce: str, found: Inventory, **policy: bool) -> tuple[Holding, str | None]:
@@ -212,7 +212,7 @@ def test_a_pods_container_names_nothing_weaker_than_what_auto_takes(interposers:
     assert outcome({"XPU_MEM": "1G", "XPU_CORES": "30", "XPU_ENFORCE": "library"}) == (soft, None)
 
 
-def test_a_container_without_a_cgroup_v2_folder_is_refused_where_nothing_else_holds_its_limit(
+def test_a_container_without_a_cgroup_v2_folder_is_refused_if_no_other_backend_holds_its_limit(
     interposers: None,
 ) -> None:
     """The lack is known only once the container exists: the slice is then booked, with the driver as

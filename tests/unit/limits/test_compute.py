@@ -78,7 +78,7 @@ def test_caps_and_policies_are_read_as_they_were_written(tmp_path: Path) -> None
     grant.close()
 
 
-def test_what_a_container_writes_is_seen_at_the_next_look(tmp_path: Path) -> None:
+def test_a_containers_values_are_seen_at_the_next_look(tmp_path: Path) -> None:
     grant = made(tmp_path)
     before = grant.slices[1].look()
     assert unpack(before) == (0, 0)

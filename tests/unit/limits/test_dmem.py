@@ -125,6 +125,6 @@ def test_a_container_without_a_cgroup_of_its_own_gets_no_limit(root: Path) -> No
     assert not dmem.BACKEND.must_lift(grant(""))
 
 
-def test_what_cannot_be_read_is_not_known(cgroup: Path) -> None:
+def test_values_that_cannot_be_read_are_not_known(cgroup: Path) -> None:
     (cgroup / "dmem.current").unlink()
     assert dmem.BACKEND.in_force(FOUND, grant(cgroup), 0, MEMORY) is None

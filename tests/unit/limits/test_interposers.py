@@ -129,7 +129,7 @@ def test_the_folders_of_musls_loader_are_looked_through(tmp_path: Path, text: st
     assert files(tmp_path) == {"/opt/two/libnvidia-ml.so.1", "/usr/local/lib/libcuda.so"}
 
 
-def test_what_no_loader_takes_is_left_alone(tmp_path: Path) -> None:
+def test_files_that_no_loader_takes_are_left_alone(tmp_path: Path) -> None:
     for path in (
         "/opt/libs/libcuda.sox",
         "/opt/libs/libcudart.so.13",

@@ -117,7 +117,7 @@ def test_a_killed_process_is_dead_at_once(folder: Path) -> None:
     assert read(folder) == []
 
 
-def test_what_the_living_have_open_of_the_dead_is_in_use(folder: Path) -> None:
+def test_memory_of_a_dead_process_that_a_living_one_has_open_is_in_use(folder: Path) -> None:
     write_slot(folder, 0, pid=1, name=b"maker", used=5 * MIB, exported=3 * MIB)
     write_slot(folder, 1, pid=2, name=b"user", used=MIB, imports=1)
     write_slot(folder, 2, pid=0, name=b"", used=2 * MIB, exported=2 * MIB, kinds={"freed_exported": 2 * MIB})
@@ -205,7 +205,7 @@ def _pipe(path: Path) -> None:
         (_pipe, errno.ESPIPE),
     ],
 )
-def test_what_is_no_file_is_an_error_and_never_a_wait(
+def test_a_page_that_is_no_file_is_an_error_and_never_a_wait(
     folder: Path, replace: Callable[[Path], None], reason: int
 ) -> None:
     replace(folder / pages.USAGE)

@@ -75,7 +75,7 @@ def test_it_is_ended_after_the_last_container_on_that_device(keeper: Keeper) -> 
     assert keeper.asked == [UUID], "there is nothing any more"
 
 
-def test_what_does_not_end_is_left_for_the_next_who_asks(keeper: Keeper) -> None:
+def test_a_daemon_that_does_not_end_is_left_for_the_next_caller(keeper: Keeper) -> None:
     keeper.fails = True
     release(book(grant("a")))
     assert per_device.left() == [("library", UUID), ("library", OTHER)]

@@ -38,7 +38,7 @@ def test_one_that_is_not_registered_is_told() -> None:
         registry.holding((held_by("no-such-backend", None),))
 
 
-def test_what_only_shows_or_ends_containers_goes_on_without_one_that_is_not_registered_any_more() -> None:
+def test_commands_that_show_or_end_containers_work_without_an_unregistered_backend() -> None:
     assert [backend.NAME for backend in registry.known((held_by("driver", "of-a-newer-version"),))] == [
         "driver"
     ]
@@ -80,7 +80,7 @@ def test_of_several_accounts_of_a_grant_one_counts(monkeypatch: pytest.MonkeyPat
         "_own.py",
     ),
 )
-def test_what_else_lies_beside_the_modules_is_none(
+def test_other_files_beside_the_modules_are_no_backends(
     stray: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registered, "__file__", str(tmp_path / "registered.py"))

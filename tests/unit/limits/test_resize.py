@@ -32,7 +32,7 @@ def test_the_ledger_and_the_page_change_together(container: Container) -> None:
         assert container.booked() == container.in_force() == [amount]
 
 
-def test_what_another_has_is_not_given(container: Container, pair: Container) -> None:
+def test_memory_of_another_slice_is_not_given(container: Container, pair: Container) -> None:
     with pytest.raises(Refused) as refused:
         container.set(12 * GIB)
     found = refused.value.refusal
@@ -61,7 +61,7 @@ def test_of_two_slices_both_change_or_none(pair: Container, container: Container
     assert pair.booked() == pair.in_force() == [6 * GIB, 5 * GIB]
 
 
-def test_what_has_shrunk_goes_back_when_another_slice_refuses(pair: Container) -> None:
+def test_a_smaller_limit_goes_back_when_another_slice_refuses(pair: Container) -> None:
     write_slot_of_second(pair, used=5 * GIB)
     lock = lock_slots(pair.folder, 0)
     with pytest.raises(Refused, match="uses more of GPU 1"):
@@ -79,7 +79,7 @@ def write_slot_of_second(pair: Container, *, used: int) -> None:
     os.close(fd)
 
 
-def test_below_what_is_in_use_takes_force(container: Container) -> None:
+def test_a_limit_below_the_use_needs_force(container: Container) -> None:
     write_slot(container.folder, 0, pid=1, name=b"p", used=2 * GIB + 512)
     lock = lock_slots(container.folder, 0)
     with pytest.raises(Refused) as refused:
@@ -99,7 +99,7 @@ def test_below_what_is_in_use_takes_force(container: Container) -> None:
     os.close(lock)
 
 
-def test_what_is_allocated_between_the_question_and_the_limit_is_seen(container: Container) -> None:
+def test_an_allocation_between_the_question_and_the_limit_is_seen(container: Container) -> None:
     write_slot(container.folder, 0, pid=1, name=b"p", used=MIB)
     lock = lock_slots(container.folder, 0)
 
@@ -118,7 +118,7 @@ def test_what_is_allocated_between_the_question_and_the_limit_is_seen(container:
     os.close(lock)
 
 
-def test_what_a_living_process_has_open_of_a_dead_one_counts_as_in_use(container: Container) -> None:
+def test_memory_of_a_dead_process_that_a_living_one_has_open_counts_as_in_use(container: Container) -> None:
     write_slot(container.folder, 0, pid=1, name=b"maker", used=3 * GIB, exported=2 * GIB)
     write_slot(container.folder, 1, pid=2, name=b"user", used=GIB, imports=1)
     lock = lock_slots(container.folder, 1)
@@ -128,7 +128,7 @@ def test_what_a_living_process_has_open_of_a_dead_one_counts_as_in_use(container
     os.close(lock)
 
 
-def test_what_a_container_claims_to_use_is_no_more_than_the_device_has(container: Container) -> None:
+def test_a_containers_claimed_use_is_no_more_than_the_device_has(container: Container) -> None:
     write_slot(container.folder, 0, pid=1, name=b"p", used=(1 << 64) - 1, kinds={"pool": (1 << 64) - 1})
     lock = lock_slots(container.folder, 0)
     usage = Usage(FOUND)
@@ -169,7 +169,7 @@ def test_the_driver_is_asked_only_where_the_account_does_not_tell(container: Con
         (OfDrivers({}, {}, ("the driver does not answer",), silent=True), None),
     ],
 )
-def test_what_a_driver_that_has_failed_does_not_tell_is_not_known(
+def test_use_that_a_failed_driver_does_not_report_is_not_known(
     container: Container, told: OfDrivers, in_use: int | None
 ) -> None:
     """A process that the account lacks can have memory."""
@@ -179,7 +179,7 @@ def test_what_a_driver_that_has_failed_does_not_tell_is_not_known(
     os.close(lock)
 
 
-def test_what_cannot_be_known_takes_force(container: Container) -> None:
+def test_an_unknown_use_needs_force(container: Container) -> None:
     with pytest.raises(DeviceError, match=r"is not known.*give --force"):
         container.set(GIB, force=False)
     (container.folder / pages.USAGE).unlink()

@@ -68,7 +68,7 @@ def test_cores_change_alone_and_together_with_memory(capped: Container) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
-def test_killed_at_any_line_the_ledger_never_says_less_than_what_is_in_force(
+def test_killed_at_any_line_the_ledger_never_books_less_than_the_limits_in_force(
     capped: Container, before: int, after: int
 ) -> None:
     line = 0
@@ -89,7 +89,7 @@ def test_killed_at_any_line_the_ledger_never_says_less_than_what_is_in_force(
     assert outcomes == {(before, before), (max(before, after), min(before, after)), (after, after)}
 
 
-def test_what_has_shrunk_goes_back_where_the_other_kind_is_refused(capped: Container) -> None:
+def test_a_smaller_limit_goes_back_if_the_other_kind_is_refused(capped: Container) -> None:
     other = Container("c2", 4 * GIB, holding=ON_PAPER, cores=60)
     for wanted in (Wanted(Memory(bytes=GIB), 45), Wanted(Memory(bytes=12 * GIB), 5)):
         with pytest.raises(Refused):
@@ -101,7 +101,7 @@ def test_what_has_shrunk_goes_back_where_the_other_kind_is_refused(capped: Conta
     other.close()
 
 
-def test_an_interrupted_change_puts_back_each_limit_that_it_can_and_says_what_it_cannot(
+def test_an_interrupted_change_restores_each_limit_that_it_can_and_names_the_others(
     capped: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a driver that hangs, which has memory, while others have the cores."""
@@ -132,7 +132,7 @@ def test_a_backend_whose_limits_cannot_change_says_so(
     assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
 
 
-def test_what_has_no_policy_changes_none(capped: Container) -> None:
+def test_a_slice_without_a_policy_changes_none(capped: Container) -> None:
     with pytest.raises(ApplyError, match="held by paper, which supports neither --sched nor --priority"):
         capped.change(Wanted(cores=10, sched="burst"))
     assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
@@ -156,7 +156,7 @@ def test_a_policy_changes_alone_and_only_where_there_is_a_cap(run_dir: Path) -> 
     uncapped.close()
 
 
-def test_a_page_made_anew_has_what_its_backend_holds_by_then(run_dir: Path) -> None:
+def test_a_page_made_anew_has_its_backends_present_limits(run_dir: Path) -> None:
     """The container turns out to have no cgroup v2 folder, and memory goes from the driver to the page."""
     first = Container("c1", 4 * GIB, holding=Holding("driver", "hard", "library", "soft"), cores=30)
     assert pages.quota(str(first.folder)).limits == (None,)
@@ -235,7 +235,7 @@ def test_a_driver_that_takes_long_keeps_no_container_from_its_start(
     other.close()
 
 
-def test_what_a_start_takes_meanwhile_is_refused_and_what_has_shrunk_goes_back(
+def test_a_change_that_lost_to_a_start_is_refused_and_smaller_limits_go_back(
     capped: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver(monkeypatch, (CORES, 10))

@@ -43,7 +43,7 @@ def test_a_change_whose_process_has_died_is_told_as_that() -> None:
                 asked.set(0, MEMORY, GIB)
 
 
-def test_who_presses_ctrl_c_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     kill = os.kill
     sent: list[tuple[int, int]] = []
 

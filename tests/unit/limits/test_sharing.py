@@ -38,7 +38,7 @@ def test_each_devices_counters_are_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (2048, 0), (2048 + 127, 0), (2048 + 128, 1)])
-def test_of_a_page_that_is_cut_there_is_what_is_left(folder: Path, size: int, count: int) -> None:
+def test_a_page_that_is_cut_has_its_remaining_values(folder: Path, size: int, count: int) -> None:
     os.truncate(folder / pages.USAGE, size)
     assert len(pages.compute(str(folder), 2)) == count
 
@@ -61,7 +61,7 @@ def test_a_page_of_another_abi_is_not_read(folder: Path) -> None:
         (Compute(SECOND // 10 * 3, 0, 1), Got(None, unmeasured=True)),
     ],
 )
-def test_a_share_is_what_was_used_of_the_time_and_never_more(after: Compute, expected: Got) -> None:
+def test_a_share_is_the_used_part_of_the_time_and_never_more(after: Compute, expected: Got) -> None:
     assert share(Compute(0, 0, 0), after, SECOND) == expected
 
 

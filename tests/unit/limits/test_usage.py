@@ -45,7 +45,7 @@ def slot(pid: int, name: str) -> usage_page.ProcessUsage:
     return usage_page.ProcessUsage(0, pid, name, 0, 0, {})
 
 
-def test_without_a_cgroup_the_pid_namespace_tells_who_is_the_containers() -> None:
+def test_without_a_cgroup_the_pid_namespace_shows_the_containers_processes() -> None:
     with namespace() as first:
         (second,) = children(first)
         assert sorted(processes(grant(first)) or ()) == sorted([first, second])

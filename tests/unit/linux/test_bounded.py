@@ -57,7 +57,7 @@ def test_each_call_has_its_answer_and_none_waits_for_another() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_call_ends_with_whoever_waits_for_it(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_call_ends_with_the_process_that_waits_for_it(number: signal.Signals, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "call")
     asker = os.fork()
     if asker == 0:
@@ -113,7 +113,7 @@ def test_an_end_by_a_real_time_signal_is_told() -> None:
     assert bounded.one(dies, 10).error == "its process died (signal 40)"
 
 
-def test_what_a_call_has_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path) -> None:
     def starts() -> Iterator[int]:
         child = subprocess.Popen(["sleep", "1000"])
         yield child.pid
@@ -231,7 +231,7 @@ def test_one_that_cannot_be_ended_is_the_only_one(
     asked.close()
 
 
-def test_what_fails_is_told_and_the_next_question_may_do_better(started: list[int]) -> None:
+def test_a_failure_is_reported_and_the_next_question_may_succeed(started: list[int]) -> None:
     def fails_once(question: object) -> Iterator[int]:
         if question == "fail":
             raise DeviceError("it is broken", "mend it")
@@ -298,7 +298,7 @@ def test_one_that_dies_with_a_question_unread_is_told() -> None:
         assert asked.wait() == Answer((), "its process died (SIGKILL)", died=True)
 
 
-def test_what_is_asked_after_ctrl_c_is_answered_itself() -> None:
+def test_a_question_after_ctrl_c_gets_its_own_answer() -> None:
     def slow(question: object) -> Iterator[object]:
         yield question
         time.sleep(0.3)

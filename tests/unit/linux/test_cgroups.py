@@ -140,7 +140,7 @@ def test_a_v1_cgroup_that_is_allowed_a_device_can_open_that_one_only(
     assert opens(folder, 1, 3) == 0
 
 
-def test_what_was_allowed_is_taken_back_there_and_not_where_a_dead_process_is(
+def test_devices_are_denied_in_the_cgroup_and_not_where_a_dead_process_is(
     new_cgroup: Callable[[str], Path], sleeper: Callable[..., int], opens: Opener
 ) -> None:
     folder, elsewhere = new_cgroup("devices"), new_cgroup("devices")

@@ -63,7 +63,7 @@ def test_every_library_of_the_ld_cache_has_the_soname_that_readelf_prints() -> N
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_regular_file_has_neither(tmp_path: Path) -> None:
+def test_a_file_that_is_not_regular_has_neither(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

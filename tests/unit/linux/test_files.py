@@ -51,7 +51,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, in_child: 
     in_child(fill)
 
 
-def test_a_symlink_is_replaced_and_what_it_named_is_not_touched(tmp_path: Path) -> None:
+def test_a_symlink_is_replaced_and_its_target_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("untouched")
     (tmp_path / "link").symlink_to("target")
     files.write_atomic(str(tmp_path / "link"), b"new")
@@ -101,7 +101,7 @@ def test_more_than_the_limit_is_refused(tmp_path: Path) -> None:
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "file"))
 
 
-def test_what_says_it_has_no_bytes_is_read_up_to_the_limit() -> None:
+def test_a_file_with_size_zero_is_read_up_to_the_limit() -> None:
     assert files.read("/proc/self/status", 1 << 16).startswith(b"Name:")
     with pytest.raises(OSError) as caught:
         files.read("/proc/self/status", 10)
@@ -109,7 +109,7 @@ def test_what_says_it_has_no_bytes_is_read_up_to_the_limit() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_something_that_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
         with pytest.raises(OSError) as caught:
@@ -209,7 +209,7 @@ def in_a_thread(function: Callable[..., None], *arguments: object) -> None:
 
 
 @pytest.mark.parametrize("call", [lambda function, *rest: function(*rest), in_a_thread])
-def test_who_waits_for_a_lock_gives_up_in_time_and_gets_it_when_it_is_free(
+def test_a_wait_for_a_lock_ends_in_time_and_succeeds_when_it_is_free(
     tmp_path: Path, call: Callable[..., None]
 ) -> None:
     path = tmp_path / "lock"

@@ -132,7 +132,7 @@ AWKWARD = [
 
 
 @pytest.mark.parametrize("layout", ["new", "compat", "old"])
-def test_what_ldconfig_listed_stays_findable_when_ours_is_merged(small_root: SmallRoot, layout: str) -> None:
+def test_libraries_listed_by_ldconfig_are_found_after_the_merge(small_root: SmallRoot, layout: str) -> None:
     for soname in AWKWARD:
         small_root.add_library("/libs", soname)
     small_root.add_library("/more/glibc-hwcaps/x86-64-v2", "libfast.so.1")
@@ -238,7 +238,7 @@ entry_values = st.builds(
 
 
 @given(st.lists(entry_values))
-def test_what_is_built_is_read_back(entries: list[Entry]) -> None:
+def test_a_built_cache_is_read_back(entries: list[Entry]) -> None:
     data = ldcache.build(entries)
     assert set(ldcache.parse(data)) == set(entries)
     assert len(ldcache.parse(data)) == len(set(entries))

@@ -55,7 +55,7 @@ def options(path: Path, pid: int | str = "self") -> set[str]:
     return set()
 
 
-def test_what_comes_after_a_folders_mount_is_made_in_it(
+def test_later_files_are_made_in_a_mounted_folder(
     container: int, inside: Path, host: Path, in_child: Callable[..., None]
 ) -> None:
     """The folder below the mount stays as it was, with its earlier files."""

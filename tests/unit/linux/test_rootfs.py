@@ -125,7 +125,7 @@ def test_links_that_name_each_other_without_end_are_refused(root: Root, inside: 
     assert caught.value.errno in (errno.ELOOP, errno.ENAMETOOLONG)
 
 
-def test_a_link_to_what_is_missing_has_it_made_inside(root: Root, inside: Path) -> None:
+def test_the_missing_target_of_a_link_is_made_inside(root: Root, inside: Path) -> None:
     (inside / "usr").mkdir()
     (inside / "usr/lib64").symlink_to("/opt/lib")
     (inside / "opt").symlink_to("var/../srv")
@@ -133,7 +133,7 @@ def test_a_link_to_what_is_missing_has_it_made_inside(root: Root, inside: Path) 
     assert (inside / "srv/lib/deep/libcuda.so.1").read_bytes() == b""
 
 
-def test_a_mountpoint_for_a_link_is_what_the_link_leads_to(root: Root, inside: Path) -> None:
+def test_the_mountpoint_for_a_link_is_its_target(root: Root, inside: Path) -> None:
     (inside / "libcuda.so.1").symlink_to("/etc/hostname")
     fd = root.make_file("/libcuda.so.1")
     assert os.fstat(fd).st_ino == (inside / "etc/hostname").stat().st_ino
@@ -199,7 +199,7 @@ def make_socket(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_device, make_socket])
-def test_what_is_no_file_is_neither_read_nor_replaced_nor_waited_for(
+def test_something_that_is_no_file_is_neither_read_nor_replaced_nor_waited_for(
     root: Root, inside: Path, make: Callable[[Path], None]
 ) -> None:
     make(inside / "etc/ld.so.cache")
@@ -340,9 +340,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, in_child: 
     in_child(fill)
 
 
-def test_files_can_be_made_for_another_user_by_one_who_may_all(
-    inside: Path, in_child: Callable[..., None]
-) -> None:
+def test_root_can_make_files_for_another_user(inside: Path, in_child: Callable[..., None]) -> None:
     def make() -> None:
         inside.chmod(0o700)
         with Root(str(inside)) as root, MakingFilesAs(100_000, 100_001):

@@ -47,7 +47,7 @@ def test_undo_leaves_the_root_as_it_was(root: Root, inside: Path) -> None:
     assert ((inside / "etc/hostname").stat().st_uid, (inside / "etc/hostname").stat().st_gid) == (5, 6)
 
 
-def test_undo_leaves_what_somebody_else_put_in_the_place(root: Root, inside: Path) -> None:
+def test_undo_leaves_a_file_that_somebody_else_put_in_the_place(root: Root, inside: Path) -> None:
     change_much(root)
     (inside / "etc/hostname").unlink()
     (inside / "etc/hostname").write_text("theirs")
@@ -60,7 +60,7 @@ def test_undo_leaves_what_somebody_else_put_in_the_place(root: Root, inside: Pat
     assert [path.name for path in (inside / "new").iterdir()] == ["theirs"]
 
 
-def test_what_is_kept_for_undo_is_let_go_with_the_root(inside: Path) -> None:
+def test_files_kept_for_undo_are_closed_with_the_root(inside: Path) -> None:
     gc.collect()  # earlier tests may have left some in cycles
     before = len(os.listdir("/proc/self/fd"))
     for finish in (Root.undo, Root.close):

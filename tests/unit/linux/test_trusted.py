@@ -31,7 +31,7 @@ def test_links_are_followed_and_stay_below_the_root(folder: Path) -> None:
 
 @pytest.mark.parametrize("who", ["mode", "owner"])
 @pytest.mark.parametrize("where", ["a", "a/b", "a/b/file"])
-def test_what_others_can_write_is_named(folder: Path, where: str, who: str) -> None:
+def test_a_path_that_others_can_write_is_named(folder: Path, where: str, who: str) -> None:
     if who == "mode":
         (folder / where).chmod(0o777)
     else:
@@ -60,7 +60,7 @@ def test_a_folder_that_a_link_passes_through_is_judged(folder: Path) -> None:
         trusted.real(f"{folder}/link")
 
 
-def test_in_a_sticky_folder_what_is_roots_is_fixed_and_the_folder_itself_is_not(folder: Path) -> None:
+def test_in_a_sticky_folder_roots_files_are_fixed_and_the_folder_itself_is_not(folder: Path) -> None:
     (folder / "a").chmod(0o1777)
     assert trusted.real(f"{folder}/a/b/file")
     with pytest.raises(trusted.UntrustedError):
@@ -82,7 +82,7 @@ def test_a_read_only_mount_of_a_users_folder_is_not_fixed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "fixed"), [("squashfs", True), ("erofs", True), ("ext4", False)])
-def test_an_image_that_nobody_can_write_is_fixed_whoever_owns_its_files(
+def test_a_read_only_image_is_fixed_with_any_owner_of_its_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, fixed: bool
 ) -> None:
     os.chown(folder / "a", 1000, 1000)
@@ -95,7 +95,7 @@ def test_an_image_that_nobody_can_write_is_fixed_whoever_owns_its_files(
             trusted.real(f"{folder}/a/b/file")
 
 
-def test_what_an_acl_lets_somebody_write_is_not_roots_alone(folder: Path) -> None:
+def test_a_path_that_an_acl_lets_somebody_write_is_not_roots_alone(folder: Path) -> None:
     # version 2; user::rwx, user:65534:rwx, group::r-x, mask::rwx, other::r-x (acl(5), posix_acl_xattr.h)
     entries = [
         (1, 7, 0xFFFFFFFF),

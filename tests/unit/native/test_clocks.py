@@ -55,7 +55,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @pytest.mark.parametrize("ppm", [-600, -50, 0, 50, 600])
-def test_who_waits_is_told_from_who_does_not_however_the_clocks_part(library: ctypes.CDLL, ppm: int) -> None:
+def test_waiting_is_told_from_working_however_the_clocks_part(library: ctypes.CDLL, ppm: int) -> None:
     device = Device(library, ppm)
     wrong = 0
     for at in range(6 * S, 16 * S, MS):

@@ -122,7 +122,7 @@ def test_work_that_is_shorter_than_a_slice_is_its_own_without_a_probe(measure: M
     assert measure.used() == 3 * MS
 
 
-def test_what_comes_late_counts_as_of_now_and_takes_nothing_back(measure: Measure) -> None:
+def test_late_markers_count_as_of_now_and_take_nothing_back(measure: Measure) -> None:
     measure.begins(0)
     measure.probe(5 * MS)
     measure.ends(3 * MS)

@@ -31,7 +31,7 @@ def _names() -> set[str]:
 
 
 @pytest.mark.parametrize("name", [_RULES, _DASHBOARD])
-def test_what_is_asked_for_is_a_metric_that_there_is(name: str) -> None:
+def test_queries_use_existing_metrics(name: str) -> None:
     asked = set(re.findall(r"\bxpu_\w+", _text(name)))
     assert asked and asked - _names() == set()
 

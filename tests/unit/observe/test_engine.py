@@ -50,7 +50,7 @@ def test_an_engine_is_a_process_of_root(program: Path) -> None:
         assert pids(program) == [pid]
 
 
-def test_who_calls_himself_an_engine_is_none(program: Path) -> None:
+def test_a_process_with_an_engines_name_is_no_engine(program: Path) -> None:
     with started(program, user=NOBODY), started(program.name, executable="/bin/sleep"):
         assert pids(program) == []
     with started("unshare", "--map-root-user", program, user=NOBODY) as pid:

@@ -74,7 +74,7 @@ def test_a_page_that_cannot_be_read_for_once_takes_none_back_either(server: Serv
     assert server.scrape() == 2.0
 
 
-def test_another_run_of_the_container_begins_anew_and_what_has_gone_is_forgotten(server: Server) -> None:
+def test_another_run_of_a_container_begins_anew_and_ended_ones_are_forgotten(server: Server) -> None:
     server.compute = seconds(2.0)
     assert server.scrape() == 2.0
     server.number, server.compute = 2, seconds(1.0)

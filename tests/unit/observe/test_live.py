@@ -28,13 +28,13 @@ def live(answers: Answers, naming: set[str]) -> Live:
     return found
 
 
-def test_who_is_at_work_on_a_card_that_names_nobody_is_not_waited_for() -> None:
+def test_a_card_whose_driver_names_no_process_is_not_waited_for() -> None:
     answers = Answers({"nvidia": {WHOLE: 0.5, 7: 0.5}, "amd": {WHOLE: 0.5}}, {})
     assert live(answers, {"nvidia"})._waited_for(60) == {"nvidia": {WHOLE: 0.5, 7: 0.5}, "amd": {WHOLE: 0.5}}
     assert answers.left == [{}]
 
 
-def test_what_was_told_of_one_card_counts_while_another_is_waited_for() -> None:
+def test_one_cards_values_count_while_another_is_waited_for() -> None:
     answers = Answers(
         {"first": {WHOLE: 0.5, 7: 0.5}, "second": {WHOLE: 0.9}},
         {"first": {WHOLE: 0.4}, "second": {WHOLE: 0.9}},

@@ -11,7 +11,7 @@ from xpu_runtime.linux import bounded
 from xpu_runtime.observe import names
 
 
-def test_who_looks_on_for_long_remembers_the_latest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_watch_remembers_only_the_latest_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_REMEMBERED", 10)
 
     def together(calls: list[object], _: float) -> list[bounded.Answer]:

@@ -35,7 +35,7 @@ def test_a_driver_that_hangs_is_told_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(said) == 1 and "the driver does not answer" in said[0]
 
 
-def test_what_fails_is_told_once_and_so_is_that_it_is_over() -> None:
+def test_a_failure_is_reported_once_and_so_is_its_end() -> None:
     said: list[str] = []
     asked = Samples(lambda: failing, said.append)
     for _ in range(30):

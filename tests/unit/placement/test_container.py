@@ -126,7 +126,7 @@ def test_a_refusal_tells_eight_reasons_and_sixteen_devices_of_each_and_counts_th
     assert line(*"a" * 18).endswith(", 28, 30 and 2 more: a)")
 
 
-def test_who_has_the_whole_device_is_told_to_whoever_comes_next() -> None:
+def test_a_refusal_names_the_container_that_has_the_whole_device() -> None:
     uses = {"GPU-0": Use(15 * GIB, 30, 1, True, "0123456789abcdef", 30)}
     for wanted in (ask(MEM="1G"), ask(CORES="10")):
         refused = place(wanted, candidates(device(0)), uses)
@@ -135,7 +135,7 @@ def test_who_has_the_whole_device_is_told_to_whoever_comes_next() -> None:
         assert told in refused.line()
 
 
-def test_who_asks_for_no_amount_gets_the_default_of_the_device() -> None:
+def test_a_request_without_an_amount_gets_the_default_of_the_device() -> None:
     small = candidates(device(0))[0].replace(default=4 * GIB)
     (part,) = outcome if isinstance(outcome := place(ask(CORES="30"), [small], {}), tuple) else ()
     assert (part.memory_bytes, part.limited) == (4 * GIB, True)
@@ -153,7 +153,7 @@ def test_of_too_many_devices_as_many_as_fit_are_offered() -> None:
     assert refused.nearest == {"XPU_MEM": "15G", "XPU_COUNT": "4"}
 
 
-def test_one_device_is_offered_by_its_number_to_who_asked_for_more() -> None:
+def test_one_device_is_offered_by_its_number_if_several_were_requested() -> None:
     # Beside an XPU_COUNT=2 that stays, XPU_MEM=15G alone would be refused again.
     node = candidates(device(0))
     refused = place(ask(MEM="15G", COUNT="2"), node, {})
@@ -183,7 +183,7 @@ def test_a_device_that_may_not_serve_says_why() -> None:
     assert refused.nearest is None
 
 
-def test_a_policys_maximum_is_what_can_be_had() -> None:
+def test_a_policys_maximum_can_be_had() -> None:
     limited = [Candidate(device(0), None, Holding(), 2 * GIB)]
     refused = place(ask(COUNT="1"), limited, {})
     assert isinstance(refused, Refusal)

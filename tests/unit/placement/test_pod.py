@@ -54,7 +54,7 @@ def test_binpack_fills_the_fullest_device_that_fits_and_spread_takes_the_empties
     assert placed([9, 3, 5, 2], shape(mem(3)), binpack=False) == (((0,),), (), ())
 
 
-def test_what_two_devices_have_together_is_no_device() -> None:
+def test_two_devices_do_not_add_up_to_one() -> None:
     assert placed([8, 8], shape(mem(10))) is None
 
 
@@ -100,7 +100,7 @@ def test_an_init_container_has_its_place_where_the_pod_holds_so_much_anyhow() ->
     assert holding(Cards([16 * GIB] * 3), pod, found) == {1: (6 * GIB, 0)}
 
 
-def test_an_init_container_may_be_larger_than_what_runs_later() -> None:
+def test_an_init_container_may_be_larger_than_the_later_containers() -> None:
     pod = shape(mem(2, 10), init=[mem(8, 5), mem(6, 50)], sidecars=[mem(1, 20)])
     found = placed([9], pod)
     assert found is not None

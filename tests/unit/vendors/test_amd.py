@@ -96,7 +96,7 @@ def test_a_damaged_list_of_majors_takes_no_device_away(tmp_path: Path, content: 
     assert len(found(tree)) == 1
 
 
-def test_kfd_tells_what_processes_have(tmp_path: Path) -> None:
+def test_kfd_reports_the_memory_of_processes(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.gpu(unique_id=1)
     tree.gpu(unique_id=2)
@@ -130,7 +130,7 @@ def test_cards_tell_temperature_power_and_memory_and_partitions_nothing(tmp_path
     assert VENDOR.sensors(discovered.driver, discovered.devices)[found(tree)[0].uuid] == Sensors()
 
 
-def test_a_node_whose_device_files_nobody_has_made_has_them_by_number(tmp_path: Path) -> None:
+def test_missing_device_files_of_a_node_are_known_by_number(tmp_path: Path) -> None:
     tree = Tree(tmp_path, kfd=False)
     tree.gpu()
     shutil.rmtree(tmp_path / "dev")
@@ -185,7 +185,7 @@ def test_a_gpu_whose_memory_nobody_knows_is_shown_and_not_healthy(tmp_path: Path
     assert found(tree)[0].memory_bytes == 0
 
 
-def test_missing_files_leave_what_the_others_tell(tmp_path: Path) -> None:
+def test_missing_files_leave_the_facts_of_the_others(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     node = tree.gpu(unique_id=5)
     shutil.rmtree(tmp_path / "sys/class/drm")
@@ -196,7 +196,7 @@ def test_missing_files_leave_what_the_others_tell(tmp_path: Path) -> None:
     assert found(tree) == ()
 
 
-def test_what_is_no_number_is_no_node(tmp_path: Path) -> None:
+def test_a_name_that_is_no_number_is_no_node(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.gpu()
     (tree.topology / "two").mkdir()
@@ -205,7 +205,7 @@ def test_what_is_no_number_is_no_node(tmp_path: Path) -> None:
     assert len(found(tree)) == 1
 
 
-def test_what_cannot_be_printed_is_no_part_of_a_name(tmp_path: Path) -> None:
+def test_unprintable_characters_are_no_part_of_a_name(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.gpu(name="AMD \x1b[31mRadeon\tPRO" + "!" * 200)
     (device,) = found(tree)

@@ -117,7 +117,7 @@ def test_a_folder_without_nvml_is_no_drivers(root: Path, install: Callable[..., 
 
 
 @pytest.mark.parametrize("writable", ["usr/local", "usr/local/nvidia/lib64", "the file"])
-def test_what_others_can_have_put_there_is_not_taken_and_said(
+def test_a_library_that_others_can_replace_is_not_taken_and_reported(
     root: Path, install: Callable[..., Path], writable: str
 ) -> None:
     there = install("usr/local/nvidia/lib64")
@@ -235,15 +235,13 @@ def moving(root: Path, install: Callable[..., Path]) -> Path:
     return folder
 
 
-def test_a_folder_of_somebody_elses_is_not_taken_whatever_its_links_lead_to(root: Path, moving: Path) -> None:
+def test_another_users_folder_is_not_taken_wherever_its_links_lead(root: Path, moving: Path) -> None:
     found = driver_files.find(str(root))
     assert found.folder == ""
     assert f"{moving} has it and is not taken, as {moving} can be written by others" in found.missing
 
 
-def test_a_link_is_followed_once_and_what_it_led_to_is_taken(
-    root: Path, install: Callable[..., Path]
-) -> None:
+def test_a_link_is_followed_once_and_its_target_is_taken(root: Path, install: Callable[..., Path]) -> None:
     """A later change of the link would lead the next look elsewhere."""
     there = install("usr/local/nvidia/lib64")
     found = search.search(str(root))
@@ -254,7 +252,9 @@ def test_a_link_is_followed_once_and_what_it_led_to_is_taken(
 
 
 @pytest.mark.parametrize("link", ["mem", "kmsg", "fifo", "loop", "folder"])
-def test_what_is_no_library_is_passed_over(root: Path, install: Callable[..., Path], link: str) -> None:
+def test_files_that_are_no_libraries_are_passed_over(
+    root: Path, install: Callable[..., Path], link: str
+) -> None:
     there = install("usr/local/nvidia/lib64")
     odd = there / "libcuda.so.9"
     if link == "fifo":

@@ -14,7 +14,7 @@ from xpu_runtime.errors import DeviceError
 from xpu_runtime.vendors import discovery
 
 
-def test_who_waits_for_another_ones_question_to_the_driver_gives_up_and_names_it(
+def test_a_wait_for_anothers_question_to_the_driver_ends_and_names_the_process(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "_ASKED_BY_ANOTHER_S", 0.2)

@@ -26,7 +26,7 @@ def told(root: str) -> tuple[int, int | None]:
     return device.memory_bytes // MIB, None if used is None else used // MIB
 
 
-def test_what_the_driver_keeps_for_itself_is_neither_to_be_had_nor_in_use(up: Up, process: Start) -> None:
+def test_the_drivers_own_memory_is_neither_available_nor_in_use(up: Up, process: Start) -> None:
     root = up(KEEPS).root
     assert told(root) == (15000, 0)
     one = process(root)
@@ -39,11 +39,11 @@ def test_where_it_keeps_nothing_all_is_to_be_had(up: Up, branch: str) -> None:
     assert told(up(f"1xT4-{branch}").root) == (15360, 0)
 
 
-def test_a_driver_that_does_not_tell_what_it_keeps_is_believed(up: Up) -> None:
+def test_a_driver_that_does_not_report_its_own_part_is_believed(up: Up) -> None:
     assert told(up({**KEEPS, "driver": "R470"}).root) == (15360, 360)
 
 
-def test_parts_have_what_is_theirs(up: Up) -> None:
+def test_partitions_have_their_own_memory(up: Up) -> None:
     found = nvml.discover(up("2xA100-MIG").root)
     assert {each.memory_bytes // MIB for each in found.devices} == {40192, 9728}
 

@@ -72,7 +72,7 @@ def test_a_driver_that_does_not_answer_takes_no_others_devices_away(
     assert not (run_dir / "inventory.json").exists()
 
 
-def test_an_inventory_is_used_until_what_it_was_made_from_changes(tmp_path: Path, run_dir: Path) -> None:
+def test_an_inventory_is_used_until_its_sources_change(tmp_path: Path, run_dir: Path) -> None:
     config = Config(driver_root=str(tmp_path))
     tree = Tree(tmp_path)
     tree.gpu(unique_id=1)
