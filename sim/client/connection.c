@@ -53,7 +53,7 @@ static void after_fork(void) {
 
 void sim_on_fork(void (*forget)(void)) { forget_hook = forget; }
 
-/* dl_iterate_phdr, since dladdr was in libdl before glibc 2.34. */
+/* dl_iterate_phdr, because dladdr was in libdl before glibc 2.34. */
 static int find_self(struct dl_phdr_info *object, size_t size, void *path) {
     (void)size;
     uintptr_t here = (uintptr_t)&last_seq;
@@ -69,13 +69,12 @@ static int find_self(struct dl_phdr_info *object, size_t size, void *path) {
     return 0;
 }
 
-/* The path before /usr/lib of this library's place. On the host that is the driver root, in a container
- * nothing. */
+/* The part of this library's path before /usr/lib: the driver root on the host, and empty in a container. */
 static char driver_root[PATH_MAX];
 
-/* When the library is loaded, as a forked child must not ask: it hangs in dl_iterate_phdr if another thread
- * of its parent was there at the fork (glibc 2.36 renews one of the loader's locks in the child, not this).
- */
+/* This runs when the library is loaded, because a forked child must not ask: it hangs in dl_iterate_phdr if
+ * another thread of its parent was there at the fork (glibc 2.36 renews another lock of the loader in the
+ * child). */
 static void find_root(void) {
     char *prefix_end = NULL;
     dl_iterate_phdr(find_self, driver_root);
@@ -84,8 +83,8 @@ static void find_root(void) {
     *(prefix_end ? prefix_end : driver_root) = 0;
 }
 
-/* The lock is free then: with it sanitizers see that connecting threads come after this, as the loader's
- * locks are unknown to them. */
+/* The lock is free then. Taking it shows sanitizers that connecting threads come later: they do not know the
+ * loader's locks. */
 __attribute__((constructor)) static void prepare(void) {
     pthread_mutex_lock(&lock);
     find_root();
@@ -93,14 +92,14 @@ __attribute__((constructor)) static void prepare(void) {
     pthread_atfork(NULL, NULL, after_fork);
 }
 
-/* With the lock held, so that data too large for a small stack can lie elsewhere. */
+/* With the lock held, so that data too large for a small stack can be static. */
 static int open_socket(void) {
     static char folder[PATH_MAX + 32];
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     snprintf(folder, sizeof folder, "%s%s", driver_root, SIM_SOCKET_DIR);
     int directory = -1;
     int length = snprintf(name.sun_path, sizeof name.sun_path, "%s/%s", folder, SIM_SOCKET_NAME);
-    if ((size_t)length >= sizeof name.sun_path) { /* too long for a socket's name: by way of a descriptor */
+    if ((size_t)length >= sizeof name.sun_path) { /* too long for a socket's name: uses a descriptor */
         directory = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
         snprintf(name.sun_path, sizeof name.sun_path, "/proc/self/fd/%d/%s", directory, SIM_SOCKET_NAME);
     }
@@ -145,8 +144,7 @@ bool sim_connected(void) {
     return is;
 }
 
-/* Hands a message to the thread that waits for it; size <= 0: the driver is gone, and every waiter is told.
- */
+/* Gives a message to the thread that waits for it. size <= 0: the driver is gone, for all waiters. */
 static void deliver(const char *message, ssize_t size, int passed) {
     struct sim_reply head;
     if (size < (ssize_t)sizeof head) {

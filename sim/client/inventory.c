@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Nothing is behind the nodes: ENXIO means that the node is there and the device cgroup lets us open it. */
+/* The nodes have no driver: ENXIO means that the node exists and the device cgroup lets us open it. */
 static bool can_open(const char *path, int flags) {
     int fd = open(path, flags | O_CLOEXEC);
     if (fd >= 0)

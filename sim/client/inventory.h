@@ -1,5 +1,5 @@
 /*
- * The devices that this process may use, as the real libraries find them: on the host all, elsewhere those
+ * The devices that this process may use, as the real libraries find them: on the host all; elsewhere those
  * whose device node is in the process's own /dev and may be opened.
  */
 #ifndef XPU_SIM_INVENTORY_H
@@ -9,8 +9,8 @@
 
 struct sim_gpu {
     struct sim_device info;
-    uint32_t id;                  /* the driver's number of it */
-    uint32_t mig_count;           /* of the MIG devices below, which are those that are visible */
+    uint32_t id;                  /* the driver's number for it */
+    uint32_t mig_count;           /* number of the MIG devices below, which are the visible ones */
     uint32_t mig_id[SIM_MAX_MIG]; /* index into info.mig */
 };
 
@@ -20,7 +20,7 @@ struct sim_inventory {
     struct sim_gpu gpus[SIM_MAX_DEVICES];
 };
 
-/* SIM_GONE: no driver, or no /dev/nvidiactl. The connection must be there. */
+/* SIM_GONE: no driver, or no /dev/nvidiactl. It needs the connection. */
 enum sim_status sim_inventory(struct sim_inventory *inventory);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * A thread of the library's own. Seen on an H200 (driver 580.159.04, 2026-11-27): NVML starts one at its
- * first nvmlInit, named like cuda00001800007, which stays after nvmlShutdown.
+ * A thread of the library's own. On an H200 (driver 580.159.04, 2026-11-27) NVML starts one at its first
+ * nvmlInit, with a name like cuda00001800007, and it stays after nvmlShutdown.
  */
 #define _GNU_SOURCE
 #include "thread.h"
@@ -17,7 +17,7 @@ static void after_fork(void) { started = false; }
 
 __attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, after_fork); }
 
-/* With no signal to take, pause() never returns: not to code that dlclose has unmapped either. */
+/* Without signals pause() never returns, not even to code that dlclose has unmapped. */
 static void *sleep_for_ever(void *unused) {
     prctl(PR_SET_NAME, "cuda00001800007", 0, 0, 0);
     while (true)

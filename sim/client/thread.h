@@ -4,8 +4,8 @@
 #ifndef XPU_SIM_THREAD_H
 #define XPU_SIM_THREAD_H
 
-/* Starts it, once in a process, and anew in a child of fork, which has not the parent's. It takes no signal
- * and does nothing to the end: a call that needs a process of one thread fails here as on a card. */
+/* Starts it, once in a process, and anew in a child of fork, which does not have the parent's. It takes no
+ * signal and does nothing: a call that needs a process of one thread fails here as on a card. */
 void sim_start_thread(void);
 
 #endif

@@ -195,7 +195,7 @@ CUDA_API CUresult cuCtxDestroy_v2(CUcontext context) {
 
 CUDA_API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
 
-/* One use more of the current context, and one less: after the last it is destroyed. */
+/* One use more of the current context, and one less. After the last it is destroyed. */
 CUDA_API CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
     CUcontext found;
     CUresult result = cuda_current(&found);

@@ -1,12 +1,12 @@
 /*
- * libcuda: questions to a context, and settings of it that make no difference here.
+ * libcuda: questions to a context, and settings of it without effect here.
  */
 #define _GNU_SOURCE
 #include "core/work.h"
 
 enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 
-/* A context that is given, or the current one. */
+/* The given context, or the current one. */
 static CUresult context_of(CUcontext *context) {
     if (!*context)
         return cuda_current(context);

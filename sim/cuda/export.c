@@ -1,11 +1,11 @@
 /*
- * libcuda: the private tables that libcudart, and in CUDA 13 cuBLAS and cuFFT too, ask for by their UUIDs.
+ * libcuda: the private tables that libcudart, and in CUDA 13 also cuBLAS and cuFFT, ask for by their UUIDs.
  *
- * How they are known: the runtimes of CUDA 11.8, 12.9 and 13.5 were watched asking NVIDIA's driver 535 for
- * them and calling into them; its answers were read there (sizes, values that an entry leaves in its
+ * Sources: the runtimes of CUDA 11.8, 12.9 and 13.5 were observed when they asked NVIDIA's driver 535 for
+ * them and called into them. Its answers were read there (sizes, values that an entry leaves in its
  * arguments), the entries' arguments also in the ZLUDA project's publications. The calls of cuBLAS and cuFFT
- * were seen in how they go on with the answers. An entry that no library was seen to need answers
- * CUDA_ERROR_NOT_SUPPORTED; a table that is not here is CUDA_ERROR_INVALID_VALUE, as there.
+ * were inferred from their use of the answers. An entry that no library seems to need returns
+ * CUDA_ERROR_NOT_SUPPORTED. A table that is missing here is CUDA_ERROR_INVALID_VALUE, as there.
  */
 #define _GNU_SOURCE
 #include "core/export.h"
@@ -46,7 +46,7 @@ static CUresult load_image_with(const void *image, CUmodule *module, void *first
     return cuModuleLoadData(module, image);
 }
 
-/* Compilers for PTX, which the runtime of CUDA 13 wants ready from the start. */
+/* Compilers for PTX. The runtime of CUDA 13 needs them from the start. */
 static CUresult prepare_compilers(void) { return CUDA_SUCCESS; }
 
 enum { RUNTIME_ENTRIES = 13 };
@@ -66,7 +66,7 @@ const void *const cuda_runtime_table[RUNTIME_ENTRIES] = {
     ENTRY(prepare_compilers),
 };
 
-/* ---- Tools that want to be called before and after each function of the runtime: there are none ---- */
+/* ---- Tools that are called before and after each function of the runtime: there are none ---- */
 
 static void each_function(uint32_t **wanted, size_t *count) {
     static uint32_t none[1024];
@@ -86,7 +86,7 @@ static const void *const hook_table[HOOK_ENTRIES] = {
     ENTRY(unknown),     ENTRY(unknown), ENTRY(each_domain),
 };
 
-/* Tools' knowledge of the calling thread. cuBLAS of CUDA 13 has its kernels by context, and asks here. */
+/* Tools' data of the calling thread. cuBLAS of CUDA 13 has its kernels by context, and asks here. */
 static CUresult thread_context(CUcontext *context) { return cuda_current(context); }
 
 static const void *const thread_table[] = {SIZE(3), ENTRY(unknown), ENTRY(thread_context)};
@@ -113,8 +113,8 @@ static uint32_t process_bits(void) { return 0; }
 
 static const void *const check_table[] = {SIZE(4), ENTRY(unknown), ENTRY(context_bits), ENTRY(process_bits)};
 
-/* Tools' knowledge of contexts. The runtime of CUDA 13 asks for it and was not seen to call any; its cuBLAS
- * wants a number that no other context of the process has. */
+/* Tools' data of contexts. The runtime of CUDA 13 asks for it and seems to call none of it. Its cuBLAS needs
+ * a number that no other context of the process has. */
 static CUresult context_number(CUcontext context, uint64_t *number) {
     unsigned long long id;
     CUresult result = cuCtxGetId(context, &id);
@@ -126,7 +126,7 @@ static CUresult context_number(CUcontext context, uint64_t *number) {
 /* cuBLAS keeps memory for each stream by such a number, and asks first for the object behind a stream's
  * handle. */
 static CUresult stream_behind(CUcontext context, CUstream handle, CUstream *stream, int per_thread) {
-    (void)context, (void)per_thread; /* the handle tells that too */
+    (void)context, (void)per_thread; /* the handle has that too */
     *stream = handle;
     return CUDA_SUCCESS;
 }
@@ -148,8 +148,8 @@ static const void *const context_table[CONTEXT_ENTRIES] = {
     ENTRY(stream_behind),  [52 ... CONTEXT_ENTRIES - 1] = ENTRY(unknown),
 };
 
-/* Tools' knowledge of modules. cuFFT looks for the one kernel that each of its modules has, by no name; it
- * gets the number of kernels that the visitor was shown. */
+/* Tools' data of modules. cuFFT looks for the one kernel of each of its modules, by no name. It gets the
+ * number of kernels that the visitor saw. */
 static int each_kernel(CUcontext context, CUmodule module, void (*visit)(void *of, CUfunction kernel),
                        void *of) {
     CUfunction kernel;
@@ -168,8 +168,8 @@ static const void *const module_table[MODULE_ENTRIES] = {
     [8 ... MODULE_ENTRIES - 1] = ENTRY(unknown),
 };
 
-/* cuBLAS of CUDA 13 asks a card of compute capability 9.0 which multiprocessors lie together (entry 4). It
- * goes without where that is not supported, and calls a null pointer where there is no table. */
+/* cuBLAS of CUDA 13 asks a card of compute capability 9.0 which multiprocessors are neighbours (entry 4). It
+ * does without if that is not supported, and calls a null pointer if there is no table. */
 enum { PLACES_ENTRIES = 32 };
 static const void *const places_table[PLACES_ENTRIES] = {
     SIZE(PLACES_ENTRIES),

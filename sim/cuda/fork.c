@@ -7,12 +7,12 @@
 
 #include <pthread.h>
 
-/* So that a child finds everything whole. In the child the lock is made anew, by cuda_forget_memory. */
+/* So that a child finds whole structures. In the child cuda_forget_memory makes the lock anew. */
 static void before_fork(void) { pthread_mutex_lock(&cuda_memory); }
 static void after_fork(void) { pthread_mutex_unlock(&cuda_memory); }
 
-/* A forked child has no CUDA until it calls cuInit itself. Its locks are made anew: those that a thread of
- * the parent had at the fork, and the one of memory, which the fork takes, have no holder here. */
+/* A forked child has no CUDA until it calls cuInit itself. Its locks are made anew. The locks that a thread
+ * of the parent had at the fork, and the memory lock, which the fork takes, have no holder here. */
 static void renew(void) {
     cuda_forget_devices();
     cuda_forget_current();

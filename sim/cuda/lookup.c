@@ -1,9 +1,9 @@
 /*
  * libcuda: functions by name, version and default stream, as cudart and others ask for them.
  *
- * Each answer is the address of one exported symbol. A function that this library does not have is a weak
- * reference that the linker leaves empty (-z nodynamic-undefined-weak: a symbol of that name elsewhere in the
- * process is not meant).
+ * Each answer is the address of one exported symbol. A function that this library lacks is a weak reference
+ * that the linker leaves empty (-z nodynamic-undefined-weak: it must not become a symbol of that name
+ * elsewhere in the process).
  */
 #define _GNU_SOURCE
 #include "core/library.h"
@@ -25,7 +25,7 @@
 #define PTDS(name, version, suffix)                                                                          \
     {#name, version, address_of_##name##suffix, address_of_##name##suffix##_ptds, true},
 
-/* All variants of one name follow each other, the oldest first. */
+/* The variants of a name follow each other, the oldest first. */
 static const struct function {
     const char *name;
     int version;            /* of CUDA: 1000 * major + 10 * minor */
@@ -50,7 +50,7 @@ static size_t first_of(const char *name) {
     return low;
 }
 
-/* The newest variant of a name that is no newer than asked for, and than this driver. */
+/* The newest variant of a name that is no newer than the requested version, and than this driver. */
 static CUdriverProcAddressQueryResult find(const char *name, int asked, bool per_thread,
                                            const void **function) {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
@@ -68,7 +68,7 @@ static CUdriverProcAddressQueryResult find(const char *name, int asked, bool per
             version = PER_THREAD_SINCE;
         if (!address || (driver && version > driver))
             continue;
-        if (asked >= 0 && version > asked) { /* a negative version is as good as the newest */
+        if (asked >= 0 && version > asked) { /* a negative version means the newest */
             if (!*function)
                 found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
             continue;
@@ -79,7 +79,7 @@ static CUdriverProcAddressQueryResult find(const char *name, int asked, bool per
     return found;
 }
 
-/* As NVIDIA's driver 535: without an error where there is no such function, and with *function NULL. */
+/* As in NVIDIA's driver 535: an unknown function is no error, and *function is NULL. */
 CUDA_API CUresult cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version, cuuint64_t flags,
                                       CUdriverProcAddressQueryResult *status) {
     const cuuint64_t known =
@@ -95,7 +95,7 @@ CUDA_API CUresult cuGetProcAddress_v2(const char *symbol, void **function, int c
     return CUDA_SUCCESS;
 }
 
-/* The older one has an error instead, and leaves *function as it was. */
+/* The older one returns an error instead, and leaves *function unchanged. */
 CUDA_API CUresult cuGetProcAddress(const char *symbol, void **function, int cuda_version, cuuint64_t flags) {
     void *address;
     if (!function)

@@ -1,6 +1,6 @@
 /*
  * libcuda: devices among each other, and a device by its place on the bus. The devices of one simulation
- * reach each other over PCI; MIG devices reach no other.
+ * reach each other over PCI; MIG devices reach none.
  */
 #define _GNU_SOURCE
 #include "core/work.h"

@@ -2,12 +2,12 @@
  * libcuda: the answer to libcudart's self-test of the driver, without which every call of the runtime API
  * returns cudaErrorSoftwareValidityNotEstablished (103).
  *
- * How it is known: the runtimes of CUDA 11.8, 12.9 and 13.5 were watched asking thrice (their version with 0,
- * 1 and 2 added to it), and the ZLUDA project has published the answers: two constants, then an HMAC (RFC
- * 2104) over MD2 (RFC 1319) of the facts about the process and its devices that both sides know.
+ * Sources: the runtimes of CUDA 11.8, 12.9 and 13.5 were observed asking three times (their version with 0, 1
+ * and 2 added to it). The ZLUDA project has published the answers: two constants, then an HMAC (RFC 2104)
+ * over MD2 (RFC 1319) of the facts about the process and its devices that both sides know.
  *
- * Only tests build it (make CUDART=1), which run the real runtime to see that the interposers hold its
- * programs. The simulator that is installed does not have it: it does not pass for NVIDIA's driver.
+ * Only tests build it (make CUDART=1): they run the real runtime to show that the interposers hold its
+ * programs. The installed simulator does not have it, and does not pass for NVIDIA's driver.
  */
 #define _GNU_SOURCE
 #include "../cuda/core/export.h"
@@ -78,7 +78,7 @@ static void finish(struct md2 *hash, unsigned char digest[BLOCK]) {
     memcpy(digest, hash->state, BLOCK);
 }
 
-/* One key block of the HMAC: `with` is 0x36 for the inner, 0x5c for the outer hash. */
+/* One key block of the HMAC: `with` is 0x36 for the inner hash, 0x5c for the outer. */
 static void add_key(struct md2 *hash, unsigned char with) {
     static const unsigned char key[BLOCK] = {0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52,
                                              0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f};

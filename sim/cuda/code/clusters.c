@@ -1,7 +1,6 @@
 /*
  * libcuda: clusters of blocks, from compute capability 9.0 on: a kernel's settings for them, and how many of
- * them fit. A cluster is that many blocks; on which multiprocessors its blocks may lie together is not
- * modelled.
+ * them fit. A cluster is that many blocks. The model does not say which multiprocessors its blocks may share.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -14,7 +13,7 @@ static uint64_t largest(CUfunction function) {
                : PORTABLE;
 }
 
-/* Blocks of a cluster, by the launch or otherwise by the kernel; 0: there can be none like it. */
+/* Blocks of a cluster, by the launch or otherwise by the kernel; 0: it is impossible. */
 static uint64_t size_of(CUfunction function, const CUlaunchConfig *config) {
     const int *kernel = cuda_cluster_attribute(function, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH);
     uint64_t size[3] = {1, 1, 1};

@@ -23,7 +23,7 @@ struct CUlib_st {
 
 static bool is_library(CUlibrary library) { return library && library->magic == LIBRARY_MAGIC; }
 
-/* In the current context. */
+/* Loads it in the current context. */
 CUresult cuda_library_module(CUlibrary library, CUmodule *module) {
     CUcontext context;
     CUresult result = cuda_current(&context);
@@ -68,7 +68,7 @@ static CUresult load(CUlibrary *library, const void *image) {
     return CUDA_SUCCESS;
 }
 
-/* An option may be one without a value, and then there may be no values at all. */
+/* An option may have no value, and then there may be no list of values at all. */
 CUDA_API CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CUjit_option *jit_options,
                                     void **jit_values, unsigned int jit_count, CUlibraryOption *options,
                                     void **values, unsigned int count) {

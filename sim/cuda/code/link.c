@@ -1,5 +1,5 @@
 /*
- * libcuda: the linker. It makes an image of its inputs' size, which a module is loaded from.
+ * libcuda: the linker. It makes an image of its inputs' size, from which a module is loaded.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -68,7 +68,7 @@ CUDA_API CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const
     return result == CUDA_SUCCESS ? add(state, type, size) : result;
 }
 
-/* The image is the state's, and goes with it. */
+/* The state owns the image. */
 CUDA_API CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size) {
     CUresult result = check(state);
     if (result != CUDA_SUCCESS)

@@ -1,8 +1,8 @@
 /*
- * libcuda: modules, and their contents. Nothing is looked for in an image: any name is found in any module,
- * and a kernel's name says how long it takes: busy_500us, busy_20ms (also in C++'s form, _Z9busy_20msv). Some
- * do more, and may have a time at the end as well: spin_until_3 runs until a kernel raise_3 of the same
- * context has been done; fault_illegal_address and fault_assert are the end of their context.
+ * libcuda: modules, and their contents. Images are not searched: any name is found in any module, and a
+ * kernel's name gives its time: busy_500us, busy_20ms (also in C++'s form, _Z9busy_20msv). Some names do
+ * more, and may end with a time as well: spin_until_3 runs until a kernel raise_3 of the same context has
+ * ended; fault_illegal_address and fault_assert end their context.
  *
  * An image that is recognised (an ELF file, a fat binary, PTX) takes device memory by its size: at the first
  * use of something in it, or at once with CUDA_MODULE_LOADING=EAGER.
@@ -26,18 +26,18 @@ struct global {
 struct CUmod_st {
     uint32_t magic;
     CUcontext context;
-    CUlibrary library; /* that it belongs to, or NULL */
+    CUlibrary library; /* its library, or NULL */
     size_t cost;       /* bytes of device memory */
     struct backing *backing;
     struct CUfunc_st *functions;
     struct global *globals;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of objects that belong to modules and libraries */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the objects of modules and libraries */
 
 void cuda_forget_modules(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 
-/* A number at *text, which goes on behind it; false: there is none, or one above `most`. */
+/* A number at *text, which is moved behind it. False: there is none, or one above `most`. */
 static bool number_at(const char **text, const char *end, uint64_t most, uint64_t *number) {
     const char *from = *text;
     for (*number = 0; *text < end && **text >= '0' && **text <= '9'; ++*text) {
@@ -48,7 +48,7 @@ static bool number_at(const char **text, const char *end, uint64_t most, uint64_
     return *text > from;
 }
 
-/* A time such as 500us that goes up to the end; 0: it is none. */
+/* A time such as 500us, up to the end; 0: it is no time. */
 static uint64_t time_at(const char *text, const char *end) {
     static const struct {
         const char *unit;

@@ -1,13 +1,13 @@
 /*
  * libcuda: a kernel's stated needs, and how many blocks of it fit. Every kernel here needs the same: 32
- * registers a thread and the shared memory that its launch asks for.
+ * registers a thread, and the shared memory of its launch.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
 
 enum {
     REGISTERS = 32,
-    SHARED_DEFAULT = 49152, /* bytes of a block that has not asked for more */
+    SHARED_DEFAULT = 49152, /* bytes of a block that asks for no more */
 };
 
 /* Of the current context's device. */

@@ -1,6 +1,6 @@
 /*
- * libcuda: maps of tensors, which kernels take from compute capability 9.0 on. A map is opaque: here it holds
- * the arguments of its creation.
+ * libcuda: maps of tensors, for kernels from compute capability 9.0 on. A map is opaque: here it holds the
+ * arguments of its creation.
  */
 #define _GNU_SOURCE
 #include "../core/library.h"
@@ -9,7 +9,7 @@
 
 enum { MOST_DIMENSIONS = 5, MOST_OF_A_BOX = 256, MOST_STRIDE = 8 };
 
-/* One dimension as the CUDA driver API's description of cuTensorMapEncodeTiled has it. */
+/* One dimension, as the CUDA driver API describes it for cuTensorMapEncodeTiled. */
 static bool fits(cuuint64_t size, uint32_t box, uint32_t stride) {
     return size && size <= 1ull << 32 && box && box <= MOST_OF_A_BOX && stride && stride <= MOST_STRIDE;
 }

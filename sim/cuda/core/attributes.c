@@ -1,7 +1,7 @@
 /*
  * libcuda: a device's answers about itself, by the attributes' names or their numbers in NVIDIA's cuda.h.
- * Programs choose kernels and their shared memory by it, so that a card with another one's numbers fails
- * where a real one works (cuBLAS, NCCL, Triton).
+ * Programs choose kernels and their shared memory by them. With another card's numbers they would fail where
+ * they work on a real one (cuBLAS, NCCL, Triton).
  *
  * Sources: the CUDA C++ programming guide's tables of features and specifications by compute capability, and
  * cards' answers to the XLA project (xla/backends/gpu/target_config/specs). Values that differ from card to
@@ -102,7 +102,7 @@ static const struct {
 } by_capability[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, {1024, 2048, 2048}},
     {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, {65536, 167936, 233472}},
-    {87, {32, 2, 2}}, /* single precision is so much faster than double */
+    {87, {32, 2, 2}}, /* the factor by which single precision is faster than double */
     {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, {65536, 166912, 232448}},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, {16, 32, 32}},
     {107, {0, 1, 1}}, /* memory can be compressed */

@@ -99,7 +99,7 @@ CUDA_API CUresult cuCtxGetCurrent(CUcontext *context) {
     return result;
 }
 
-/* A primary context has its device before it is active: cudart makes it current so. */
+/* A primary context has its device before it is active: cudart makes it current in that state. */
 CUDA_API CUresult cuCtxGetDevice(CUdevice *device) {
     CUcontext context;
     CUresult result = cuda_current(&context);

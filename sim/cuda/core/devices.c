@@ -14,7 +14,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_inventory inventory;
 static struct cuda_device devices[SIM_MAX_DEVICES];
 static int device_count;
-static bool initialized; /* set with the lock held and all other state in place, read without */
+static bool initialized; /* set with the lock held after all other state; read without it */
 
 CUresult cuda_result(enum sim_status status) {
     switch (status) {
@@ -79,7 +79,7 @@ static bool add(const struct sim_gpu *gpu, uint32_t mig) {
     return true;
 }
 
-/* A card in MIG mode stands for the first of its MIG devices, and for nothing if it has none. */
+/* A card in MIG mode means the first of its MIG devices, or nothing if it has none. */
 static bool add_gpu(const struct sim_gpu *gpu) {
     if (!gpu->info.mig_enabled)
         return add(gpu, SIM_NO_MIG);
@@ -102,7 +102,7 @@ static bool add_mig(const char *name, size_t length) {
     return false;
 }
 
-/* One entry: an index, or a UUID or the start of one that only one card has. */
+/* One entry: an index, or a UUID, or the start of exactly one card's UUID. */
 static bool add_named(const char *name, size_t length) {
     const struct sim_gpu *match = NULL;
     if (length >= 4 && strncasecmp(name, "MIG-", 4) == 0)
@@ -125,7 +125,7 @@ static bool add_named(const char *name, size_t length) {
     return length > 0 && index < inventory.count && add_gpu(&inventory.gpus[index]);
 }
 
-/* The devices that CUDA_VISIBLE_DEVICES names, up to the first entry that names nothing. */
+/* The devices that CUDA_VISIBLE_DEVICES names, up to the first invalid entry. */
 static void add_listed(const char *list) {
     for (;;) {
         list += strspn(list, " \t");
@@ -256,7 +256,7 @@ CUDA_API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice number) {
     return CUDA_SUCCESS;
 }
 
-/* The device's own memory; cuMemGetInfo tells the part that a cgroup's limit leaves of it. */
+/* The device's own memory. cuMemGetInfo reports the part within a cgroup's limit. */
 CUDA_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice number) {
     DEVICE(number, bytes);
     const struct sim_device *info = &device->gpu->info;

@@ -6,8 +6,8 @@
 
 static __thread struct CUstream_st of_thread;
 
-/* A thread's own default stream in the context that is current now. Its channel never changes, so that
- * earlier work given to it in a context stays before later work. */
+/* A thread's own default stream in the current context. Its channel never changes, so that earlier work in a
+ * context stays before later work. */
 static void bring_here(CUstream stream, CUcontext context) {
     static uint32_t latest; /* atomic */
     if (!stream->magic)

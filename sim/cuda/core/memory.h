@@ -1,10 +1,10 @@
 /*
  * Inside libcuda: device memory, from the driver's memory to a program's addresses.
  *
- * A backing is memory that the driver counts for this process; its bytes lie in a file, so that they can be
+ * A backing is memory that the driver counts for this process. Its bytes are in a file, so that they can be
  * mapped in several places and by several processes. A heap cuts backings into spans: small allocations share
- * 2 MiB of a context's, stream-ordered ones their pool's reservation. A range is memory that a program has an
- * address of. All of it is under one lock, `cuda_memory`, which is never held while waiting for work.
+ * 2 MiB of a context's, stream-ordered ones their pool's reservation. A range is memory with a program's
+ * address. One lock, `cuda_memory`, protects all of it. It is never held during a wait for work.
  */
 #ifndef XPU_SIM_CUDA_MEMORY_H
 #define XPU_SIM_CUDA_MEMORY_H
@@ -14,7 +14,7 @@
 #include <pthread.h>
 
 enum { GRAIN = 512 };
-#define PAGE ((size_t)2 << 20) /* the driver gives memory in these */
+#define PAGE ((size_t)2 << 20) /* the driver allocates memory in these */
 
 extern pthread_mutex_t cuda_memory;
 /* Ends a call that holds the lock, with its result. */
@@ -35,30 +35,30 @@ struct backing {
     size_t size;     /* bytes */
     int data;        /* file of the bytes; -1: this process's own */
     uint64_t offset; /* in it */
-    uint64_t key[2]; /* of a shared one */
+    uint64_t key[2]; /* of a shared backing */
     CUdevice device;
     bool host, shared;
     unsigned references;
 };
 
-/* Takes `size` bytes for a context, or (NULL) for a device: then it outlives contexts. With one reference. */
+/* Takes `size` bytes with one reference, for a context, or (NULL) for a device, outliving contexts. */
 CUresult cuda_take(CUcontext context, CUdevice device, size_t size, bool host, struct backing **backing);
-/* The function that gives back unused memory of a device when the driver has no more; true: it gave some
+/* The function that gives back unused memory of a device when the driver has no more. True: it gave some
  * back. Called with the lock held. */
 void cuda_when_short(bool (*give)(CUdevice device));
 void cuda_hold(struct backing *backing);
 void cuda_drop(struct backing *backing);
-/* The bytes at an address: `at`, which must be free or reserved, or (0) wherever there is space, aligned to
- * 2 MiB; 0 if it cannot be. */
+/* Maps the bytes at an address: `at`, which must be free or reserved, or (0) wherever there is space, aligned
+ * to 2 MiB. 0 if that is impossible. */
 uintptr_t cuda_map(const struct backing *backing, size_t offset, size_t size, uintptr_t at);
-/* Addresses without bytes, aligned; near `hint` if that is free. 0: none. */
+/* Addresses without bytes, aligned, and near `hint` if that is free. 0: none. */
 uintptr_t cuda_reserve(size_t size, size_t alignment, uintptr_t hint);
 void cuda_unmap(uintptr_t start, size_t size);
 /* The addresses stay reserved. */
 void cuda_unmap_only(uintptr_t start, size_t size);
-/* Lets the driver know where the bytes are, so that others can open them; sets `key`. */
+/* Tells the driver the place of the bytes, so that others can open them. Sets `key`. */
 CUresult cuda_share(struct backing *backing);
-/* Memory that is shared, by its key or by a descriptor; *flags as in struct sim_opened's `own`. */
+/* Shared memory, by its key or by a descriptor; *flags as in struct sim_opened's `own`. */
 CUresult cuda_open(const uint64_t *key, int handle, struct backing **backing, bool *own);
 CUresult cuda_export(struct backing *backing, int *handle);
 
@@ -75,13 +75,13 @@ struct span {
     struct span *free_previous, *free_next; /* of the segment's free ones */
 };
 
-/* A backing that is cut up. */
+/* A backing that is cut into spans. */
 struct segment {
     struct heap *heap;
     struct backing *backing;
     uintptr_t place;
     size_t used;             /* bytes */
-    struct pending *pending; /* work after which frees take place */
+    struct pending *pending; /* the work before the frees */
     struct span *first, *free;
     struct segment *previous, *next;
 };
@@ -90,22 +90,22 @@ struct heap {
     CUcontext context; /* NULL: of the device */
     CUdevice device;
     bool host;
-    size_t step;  /* bytes by which it grows */
-    size_t limit; /* bytes that it may have; 0: all there are */
+    size_t step;  /* bytes of each growth */
+    size_t limit; /* the most bytes; 0: all there are */
     size_t reserved, used, reserved_high, used_high;
     struct segment *segments;
 };
 
 CUresult cuda_heap_take(struct heap *heap, size_t size, struct span **span);
-/* `after`: the work that the memory may still be used by; NULL: none. */
+/* `after`: the work that may still use the memory; NULL: none. */
 void cuda_heap_give(struct span *span, const struct mark *after);
-/* Finds out which of the empty segments wait for no work any more. */
+/* Finds the empty segments that wait for no work any more. */
 void cuda_heap_refresh(struct heap *heap);
 /* Gives empty segments back, except for `keep` bytes; `all`: also those that wait for work. */
 void cuda_heap_trim(struct heap *heap, size_t keep, bool all);
-/* Nothing waits for a context's work any more. */
+/* No part of it waits for a context's work any more. */
 void cuda_heap_forget_work(struct heap *heap, CUcontext context);
-/* All of it, used or not. */
+/* Frees all of it, used or not. */
 void cuda_heap_clear(struct heap *heap);
 static inline uintptr_t span_address(const struct span *span) { return span->segment->place + span->offset; }
 
@@ -130,20 +130,21 @@ struct range {
     uintptr_t start;
     size_t size;
     enum range_kind kind;
-    CUcontext context; /* that it goes with; NULL: with none */
+    CUcontext context; /* it ends with this; NULL: with none */
     CUdevice device;   /* of the bytes; -1: host */
     struct backing *backing;
     uint64_t offset;   /* in it, of IPC memory */
     struct span *span; /* in place of a mapping of its own */
-    uintptr_t mapping; /* where that begins */
+    uintptr_t mapping; /* the begin of that */
     size_t mapped;     /* its bytes; 0: none */
     CUmemoryPool pool;
     struct allocation *allocation; /* cuMemCreate's */
     uint64_t number;               /* of the allocation, unique in this process */
-    unsigned flags;                /* of host memory; of access (CUmemAccess_flags) where mapped */
+    unsigned flags;                /* of host memory; of access (CUmemAccess_flags) if mapped */
     unsigned opens;                /* of IPC memory */
-    int preferred, prefetched;     /* where managed memory should be, and was brought to: a device, -1, -2 */
-    void (*freed)(const struct range *old);   /* told when it has been; NULL: none */
+    int preferred,
+        prefetched; /* of managed memory: the preferred place and the last prefetch: a device, -1, -2 */
+    void (*freed)(const struct range *old);   /* called afterwards; NULL: none */
     CUresult (*release)(CUdeviceptr pointer); /* in place of cuMemFree; NULL: not needed */
     struct range *previous, *next;
 };
@@ -157,9 +158,9 @@ extern struct ranges cuda_ranges, cuda_reservations;
 
 /* The range with [address, address + size) in it; NULL: none. */
 struct range *cuda_range_of(const struct ranges *ranges, uintptr_t address, size_t size);
-/* Maps a part of the range's backing at an address of its own: sets start and the mapping. */
+/* Maps a part of the range's backing at an address of its own. Sets start and the mapping. */
 CUresult cuda_map_part(struct range *range, uint64_t offset);
-/* A copy of `made`, in the tree; NULL: no memory, or it overlaps with another one. */
+/* A copy of `made` in the tree. NULL: no memory, or it overlaps another one. */
 struct range *cuda_range_add(struct ranges *ranges, const struct range *made);
 /* Takes it out and frees it. */
 void cuda_range_remove(struct ranges *ranges, struct range *range);
@@ -168,7 +169,7 @@ void cuda_range_free(struct range *range, const struct mark *after);
 
 /* ---- memory.c ---- */
 
-/* Linear memory of the context; `below`: of its addresses, or 0. */
+/* Linear memory of the context; `below`: the limit of its addresses, or 0. */
 CUresult cuda_linear(CUcontext context, enum range_kind kind, size_t bytes, uintptr_t below,
                      CUdeviceptr *pointer);
 /* With the lock held: frees memory of cuda_linear. */
@@ -184,10 +185,11 @@ void cuda_forget_backings(void);    /* backing.c: after a fork */
 void cuda_forget_pools(void);       /* pool.c: after a fork */
 void cuda_forget_allocations(void); /* vmm.c: after a fork */
 void cuda_forget_endpoints(void);   /* endpoint.c: after a fork */
-/* A context's work is over, with the context. With the lock held. */
+/* A context's work ends with the context. With the lock held. */
 void cuda_pools_forget_work(CUcontext context);
 /* Kinds of handles (CUmemAllocationHandleType) that can be had for a range. */
-unsigned cuda_handle_types(const struct range *range); /* vmm.c */
+unsigned cuda_handle_types(const struct range *range); /* vmm.c: the kinds of handles
+                                                          (CUmemAllocationHandleType) that a range can have */
 /* location.c: CUDA_ERROR_INVALID_VALUE for none; a device is also 0 for host memory. */
 CUresult cuda_location(const CUmemLocation *location, CUdevice *device, bool *host);
 

@@ -1,6 +1,6 @@
 /*
  * libcuda under MPS: at cuInit it looks for a control daemon at CUDA_MPS_PIPE_DIRECTORY, or at the default
- * place. If it finds none the program runs without, as with the real library, and without an error.
+ * place. Without one the program runs without MPS, as with the real library, and without an error.
  */
 #define _GNU_SOURCE
 #include "../../mps_protocol.h"
@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static int control = -1; /* kept: the control daemon lists us as long as it is there */
+static int control = -1; /* kept: the control daemon lists us while it is open */
 static uint32_t percent = 100;
 
 static int open_control(void) {
@@ -40,7 +40,7 @@ static uint32_t own_percent(uint32_t server) {
     return own > 0 && own < server ? (uint32_t)own : server;
 }
 
-/* The first of the list: "0=4096M,1=2G". */
+/* The first entry of the list: "0=4096M,1=2G". */
 static uint64_t own_pinned(uint64_t server) {
     const char *text = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), *at = text ? strchr(text, '=') : NULL;
     char *end;

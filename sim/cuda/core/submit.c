@@ -1,11 +1,12 @@
 /*
  * libcuda: work on its way to the device. A command is written to memory that the context shares with the
- * driver, which takes it when it has a reason to look (protocol.h): there is no request and no wake-up, so
- * that a launch costs at most as much as a real one. The next call that has an answer tells its failure.
+ * driver, which takes it when it has a reason to look (protocol.h). There is no request and no wake-up, so
+ * that a launch costs at most as much as a real one. The next call with an answer reports its failure.
  *
- * A context has a number of hardware queues, its channels; a stream has one, and may share it with others,
- * behind whose work its own then waits. Streams of the highest priority share theirs with none (up to 16 of
- * them). The legacy default stream waits for all blocking streams, and they for it: by commands of their own.
+ * A context has a number of hardware queues, its channels. A stream has one, and may share it with others:
+ * its work then waits behind theirs. Streams of the highest priority share theirs with none (up to 16 of
+ * them). The legacy default stream waits for all blocking streams, and they wait for it, by commands for
+ * that.
  */
 #define _GNU_SOURCE
 #include "../../../native/clock/clock.h"
@@ -55,7 +56,7 @@ void cuda_work_end(CUcontext context) {
     pthread_mutex_unlock(&context->lock);
 }
 
-/* In a forked child, which has no part in it. */
+/* In a forked child, which must not use it. */
 void cuda_work_forget(CUcontext context) {
     context->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     context->work.queue = NULL;
@@ -77,7 +78,7 @@ static CUresult open_queue(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-/* The context can be given work. */
+/* Whether the context can be given work. */
 static CUresult ready(CUcontext context) {
     if (!cuda_is_live(context))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -131,7 +132,7 @@ static bool is_blocking(const struct CUstream_st *stream) {
     return !(stream->flags & CU_STREAM_NON_BLOCKING);
 }
 
-/* The commands in other channels that a stream's next command has to wait for: how many, at most
+/* The commands in other channels that a stream's next command must wait for. Returns their number, at most
  * SIM_MAX_CHANNELS. */
 static unsigned joins_of(CUcontext context, const struct CUstream_st *stream, struct sim_command *joins) {
     const struct work *work = &context->work;
@@ -158,7 +159,7 @@ static unsigned joins_of(CUcontext context, const struct CUstream_st *stream, st
     return count;
 }
 
-/* Waits until there may be room for `count` commands; the lock is given up meanwhile. */
+/* Waits until there may be room for `count` commands. The lock is released meanwhile. */
 static CUresult make_room(CUcontext context, uint32_t channel, unsigned count, bool *there_was) {
     const struct work *work = &context->work;
     uint64_t pending = work->issued[channel] - completed(context, channel);
@@ -252,8 +253,8 @@ bool cuda_seen_done(const struct mark *mark) {
     return done;
 }
 
-/* The work of a failed context has been thrown away, and is not done, whatever the positions: the driver
- * tells of the failure first, so that a thread that looks for it after the position finds it. */
+/* The work of a failed context has been dropped, and is not done at any position. The driver reports the
+ * failure first, so that a thread that looks for it after the position finds it. */
 static CUresult ask_for(const struct mark *mark, uint32_t operation) {
     bool done = cuda_seen_done(mark);
     pthread_mutex_lock(&mark->context->lock);

@@ -1,8 +1,8 @@
 /*
  * Inside libcuda: streams, their capture, kernels, and graphs.
  *
- * A function that gives a stream something to do asks cuda_captured first. Its node is described with
- * CUgraphNodeParams, as for cuGraphAddNode.
+ * A function that gives a stream work asks cuda_captured first. CUgraphNodeParams describe its node, as for
+ * cuGraphAddNode.
  */
 #ifndef XPU_SIM_CUDA_WORK_H
 #define XPU_SIM_CUDA_WORK_H
@@ -21,9 +21,8 @@ struct capture {
     CUstream origin;
     CUstreamCaptureMode mode;
     bool invalid;
-    bool into_existing; /* the caller's graph, which an end of the capture leaves
-                           alone */
-    CUstream streams;   /* all that take part, by next_captured */
+    bool into_existing; /* the caller's graph, which stays at the end of the capture */
+    CUstream streams;   /* the taking part, by next_captured */
     struct capture *next;
 };
 
@@ -34,15 +33,14 @@ struct CUevent_st {
     unsigned int flags;
     bool interprocess; /* its latest record may be another process's */
     struct mark mark;  /* of its latest record */
-    uint64_t captured; /* id of the capture that its latest record was in; 0: none */
+    uint64_t captured; /* id of the capture of its latest record; 0: none */
     struct tail tail;
 };
 
-/* A kernel of a module. A CUkernel is the same with a library instead, so that
- * it can be launched as it is. */
+/* A kernel of a module. A CUkernel has a library instead, and can be launched in the same way. */
 struct CUfunc_st {
     uint32_t magic;
-    uint64_t ns;          /* of a kernel whose name has it; 0: by its size */
+    uint64_t ns;          /* of a kernel with it in its name; 0: by its size */
     enum sim_kind kind;   /* SIM_KERNEL, or the kind by its name */
     unsigned flag_number; /* of SIM_SPIN and SIM_RAISE; of SIM_FAULT: the status */
     CUmodule module;
@@ -50,7 +48,7 @@ struct CUfunc_st {
     char *name;
     int dynamic_shared, carveout;
     int cluster[5];    /* the attributes from CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH on */
-    unsigned block[3]; /* as cuFuncSetBlockShape has set it; 0: it has not */
+    unsigned block[3]; /* as set by cuFuncSetBlockShape; 0: not set */
     struct CUfunc_st *next;
 };
 
@@ -76,23 +74,22 @@ struct CUgraph_st {
 #define PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
 /* handles.c */
-/* The stream behind a handle; NULL for the legacy default stream, which is the
- * context itself. */
+/* The stream behind a handle. NULL for the legacy default stream, which is the context itself. */
 CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context);
 CUresult cuda_event_check(CUevent event);
 
 /* submit.c */
-/* Gives the device something to do; *mark (NULL: unwanted): where in the context's work it stands. */
+/* Gives the device work; *mark (NULL: unwanted): its place in the context's work. */
 CUresult cuda_submit(CUstream stream, struct sim_command command, struct mark *mark);
-/* Where all that the stream was given is done. */
+/* The place at which all of the stream's work is done. */
 CUresult cuda_mark(CUstream stream, struct mark *mark);
-/* Is it? CUDA_ERROR_NOT_READY: no. */
+/* Whether it is done. CUDA_ERROR_NOT_READY: no. */
 CUresult cuda_stream_done(CUstream stream);
-/* Waits for all that the stream was given. */
+/* Waits for all of the stream's work. */
 CUresult cuda_stream_wait(CUstream stream);
 void cuda_stream_begin(CUstream stream);
 void cuda_stream_end(CUstream stream);
-/* A call's processor time for the caller on a real driver: the rest of it, since an earlier time. */
+/* Takes the rest of a call's processor time on a real driver, since an earlier time. */
 uint64_t cuda_spending(uint64_t ns);
 void cuda_spend(uint64_t begun, uint64_t ns);
 
@@ -106,7 +103,7 @@ bool cuda_captured(CUstream stream, CUgraphNodeParams *params, CUresult *result)
 bool cuda_captured_copy(CUstream stream, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUresult *result);
 /* The same for calls that cannot be captured, and break the capture. */
 bool cuda_capture_forbids(CUstream stream, CUresult *result);
-/* Something was asked of an event that was recorded in a capture, which is broken by it if it goes on. */
+/* A question about an event that was recorded in a capture: it breaks the capture, if that goes on. */
 void cuda_capture_break(CUevent event);
 CUresult cuda_capture_record(CUstream stream, CUevent event, bool *captured);
 CUresult cuda_capture_wait(CUstream stream, CUevent event, bool *captured);
@@ -115,10 +112,9 @@ bool cuda_tail_set(struct tail *tail, const CUgraphNode *nodes, size_t count);
 bool cuda_tail_add(struct tail *tail, const CUgraphNode *nodes, size_t count);
 
 /* module.c */
-/* The kernel behind a CUfunction or CUkernel, with its code on the device; NULL
- * and *result: why not. */
+/* The kernel behind a CUfunction or CUkernel, with its code on the device. NULL, with *result: why not. */
 const struct CUfunc_st *cuda_kernel(CUfunction function, CUresult *result);
-/* Bytes of device memory that an image takes; 0: it is of no kind that takes any. */
+/* Bytes of device memory that an image takes; 0: its kind takes none. */
 size_t cuda_image_size(const void *image);
 CUresult cuda_module_load(CUmodule *module, size_t bytes, CUlibrary library);
 struct CUfunc_st *cuda_function_of(struct CUfunc_st **functions, const char *name);
@@ -130,7 +126,7 @@ CUresult cuda_module_ready(CUmodule module);
 /* library_objects.c */
 CUresult cuda_library_module(CUlibrary library, CUmodule *module);
 
-/* clusters.c: where a kernel has an attribute of clusters; NULL: it is none of these */
+/* clusters.c: the place of a kernel's attribute of clusters; NULL: it is no such attribute */
 int *cuda_cluster_attribute(CUfunction function, CUfunction_attribute attribute);
 
 /* execute.c */
@@ -145,12 +141,11 @@ bool cuda_is_node(CUgraphNode node);
 /* For an alloc node the pointer is filled into params. */
 CUresult cuda_graph_add(CUgraph graph, const CUgraphNode *before, size_t count, CUgraphNodeParams *params,
                         CUgraphNode *node);
-/* A copy with its nodes in an order that their dependencies allow;
- * CUDA_ERROR_INVALID_VALUE: there is none. */
+/* A copy with its nodes in an order that their dependencies allow; CUDA_ERROR_INVALID_VALUE without one. */
 CUresult cuda_graph_copy(CUgraph graph, CUgraph *copy);
 bool cuda_graph_has_memory(CUgraph graph);
 
-/* graph_exec.c: the graph that an executable one runs; NULL: it is none */
+/* graph_exec.c: the graph that an executable one runs; NULL: it is no such graph */
 CUgraph cuda_exec_graph(CUgraphExec exec);
 
 /* graph_memory.c */
@@ -158,7 +153,7 @@ CUresult graph_memory_add(CUgraphNode node);
 void graph_memory_hold(struct graph_block *block);
 void graph_memory_release(struct graph_block *block);
 bool graph_memory_is_start(CUdeviceptr pointer);
-/* Is there an executable graph already that has these nodes' memory? */
+/* Whether an executable graph with these nodes' memory exists already. */
 bool graph_memory_instantiated(CUgraph graph);
 struct graph_launch {
     CUgraph graph; /* of the executable one */
@@ -169,9 +164,9 @@ struct graph_launch {
 
 /* Makes sure that the device has the memory for one run of the nodes. */
 CUresult graph_memory_reserve(const struct graph_launch *launch);
-/* It has been given to its stream, whose last work is there. */
+/* The run has been given to its stream, whose last work is there. */
 void graph_memory_launched(const struct graph_launch *launch, const struct mark *mark);
-/* Memory that an earlier run has left allocated: freed if told so, otherwise CUDA_ERROR_INVALID_VALUE. */
+/* Memory that an earlier run has left allocated: it is freed (`freed`), or CUDA_ERROR_INVALID_VALUE. */
 CUresult graph_memory_leftover(CUgraph graph, bool freed);
 CUresult graph_memory_run(CUgraphNode node);
 void graph_memory_forget(void); /* in a forked child */

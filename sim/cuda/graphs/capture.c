@@ -1,6 +1,6 @@
 /*
- * libcuda: the capture of streams: their work becomes nodes of a graph. A captured event that another stream
- * waits for brings that stream in; in the end all must have come back to the first.
+ * libcuda: the capture of streams. Their work becomes nodes of a graph. If another stream waits for a
+ * captured event, that stream joins. At the end all must have come back to the first.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list of captures that go on */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list of running captures */
 static struct capture *ongoing;
 static uint64_t latest_id; /* atomic */
 static __thread CUstreamCaptureMode thread_mode;
@@ -34,7 +34,7 @@ static void end(struct capture *capture) {
     free(capture);
 }
 
-/* The capture that the event was recorded in last, or NULL: it has ended. Breaks it, if that is asked for. */
+/* The capture of the event's last record, or NULL: it has ended. Breaks it, if asked to. */
 static struct capture *capture_of(CUevent event, bool breaks) {
     pthread_mutex_lock(&lock);
     struct capture *found = ongoing;
@@ -123,8 +123,7 @@ CUresult cuda_capture_wait(CUstream handle, CUevent event, bool *captured) {
     *captured = event->captured;
     if (result != CUDA_SUCCESS)
         return result;
-    if (!event->captured) /* of work outside: a captured stream cannot wait for
-                             that */
+    if (!event->captured) /* of work outside: a captured stream cannot wait for it */
         return cuda_capture_forbids(handle, &result) ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : CUDA_SUCCESS;
     if (!stream)
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -141,8 +140,7 @@ CUresult cuda_capture_wait(CUstream handle, CUevent event, bool *captured) {
                                                                               : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* A stream that goes away in the middle leaves a capture that cannot end well.
- */
+/* A stream that is destroyed meanwhile leaves a capture that cannot end well. */
 void cuda_capture_drop(CUstream stream) {
     struct capture *capture = stream->capture;
     if (!capture)
@@ -169,8 +167,7 @@ static CUresult begin(CUstream handle, CUgraph graph, const struct tail *tail, C
     if (result != CUDA_SUCCESS)
         return result;
     if (!stream)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the default stream of all
-                                                       */
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the legacy default stream */
     if (stream->capture || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_ILLEGAL_STATE;
     struct capture *capture = calloc(1, sizeof *capture);
@@ -209,7 +206,7 @@ CUDA_API CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, co
     return begin(stream, graph, &(struct tail){(CUgraphNode *)(uintptr_t)dependencies, count}, mode);
 }
 
-/* Has every node of a stream some other of the graph after it, or is it the first stream's latest node? */
+/* Whether each node of a stream has a later one in the graph, or is the first stream's latest node. */
 static bool joined(const struct capture *capture, CUstream stream) {
     for (size_t i = 0; i < stream->tail.count; i++) {
         CUgraphNode node = stream->tail.nodes[i];

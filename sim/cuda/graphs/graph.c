@@ -1,6 +1,5 @@
 /*
- * libcuda: graphs and their nodes. As in CUDA, one graph is for one thread at a
- * time.
+ * libcuda: graphs and their nodes. As in CUDA, only one thread at a time may use a graph.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -80,7 +79,7 @@ bool cuda_graph_has_memory(CUgraph graph) {
     return false;
 }
 
-/* The checks of the node itself; a child graph is copied into it. */
+/* Checks the node itself. A child graph is copied into it. */
 static CUresult prepare(CUgraphNode node) {
     CUgraph child;
     switch (node->params.type) {
@@ -188,8 +187,7 @@ CUDA_API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from,
     return CUDA_SUCCESS;
 }
 
-/* The copy of a node whose dependencies have all been copied; mark: 1 + its
- * place in the copy, 0: not yet. */
+/* The copy of a node whose dependencies have all been copied; mark: 1 + its place in the copy, 0: not yet. */
 static CUresult copy_node(CUgraphNode node, CUgraph copy) {
     CUgraphNode made = node_make(NULL, 0);
     if (!made)

@@ -1,10 +1,10 @@
 /*
  * libcuda: the memory that graphs allocate. An alloc node has its addresses from the start, and bytes while
  * it is allocated: from its run in a launched graph until a free node, cuMemFree or cuMemFreeAsync. The
- * device gives memory for them at the first upload or launch that needs it, and it stays in a pool of the
+ * device allocates memory for them at the first upload or launch that needs it. This stays in a pool of the
  * device until cuDeviceGraphMemTrim, even beyond the graphs' end. Graphs that run one after the other share
- * it; those that may run at the same time, as they are in different streams, do not. All under the lock
- * `cuda_memory`.
+ * it; graphs in different streams, which may run at the same time, do not. The lock `cuda_memory` protects
+ * all of it.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -14,10 +14,9 @@
 
 struct graph_block {
     uintptr_t start;
-    size_t size; /* bytes, as they are counted */
+    size_t size; /* bytes that are counted */
     CUdevice device;
-    unsigned references; /* nodes of graphs and of executable graphs, and 1 while
-                            it is allocated */
+    unsigned references; /* nodes of graphs and of executable graphs, and 1 while it is allocated */
     bool allocated;
     struct graph_block *next;
 };
@@ -31,10 +30,10 @@ static struct {
     uint64_t used, used_high, reserved, reserved_high; /* bytes */
 } pools[SIM_MAX_DEVICES];
 
-/* A launch that may not be done: its memory beyond that which it leaves allocated. */
+/* A launch that may not be done: its memory without the part that it leaves allocated. */
 struct running {
     struct graph_launch launch;
-    struct mark mark; /* where it ends */
+    struct mark mark; /* its end */
     uint64_t bytes[SIM_MAX_DEVICES];
     struct running *next;
 };
@@ -148,7 +147,7 @@ static CUresult release(uintptr_t start) {
     return CUDA_SUCCESS;
 }
 
-/* Frees memory that a graph has allocated, outside of one. */
+/* Frees memory that a graph has allocated, outside of a graph. */
 static CUresult graph_memory_free(CUdeviceptr pointer) {
     pthread_mutex_lock(&cuda_memory);
     CUresult result = release((uintptr_t)pointer);
@@ -179,8 +178,8 @@ static void forget_done(void) {
     }
 }
 
-/* The legacy default stream waits for all blocking streams, and they for it. A graph waits for its own last
- * run. */
+/* The legacy default stream waits for all blocking streams, and they wait for it. A graph waits for its own
+ * last run. */
 static bool in_order(const struct graph_launch *one, const struct graph_launch *other) {
     return one->graph == other->graph || one->stream == other->stream || (one->legacy && other->blocking) ||
            (other->legacy && one->blocking);
@@ -199,7 +198,7 @@ static bool is_largest(const struct running *running, CUdevice device) {
     return true;
 }
 
-/* The memory of launches that may run at the same time as this one; NULL: all. */
+/* The memory of launches that may run at the same time as this one; NULL: of all. */
 static uint64_t beside(const struct graph_launch *launch, CUdevice device) {
     uint64_t bytes = 0;
     for (const struct running *running = all_running; running; running = running->next)
@@ -208,7 +207,7 @@ static uint64_t beside(const struct graph_launch *launch, CUdevice device) {
     return bytes;
 }
 
-/* So that the device's pool has at least so many bytes. */
+/* Makes the device's pool at least this large. */
 static CUresult grow(CUdevice device, uint64_t bytes) {
     if (bytes <= pools[device].reserved)
         return CUDA_SUCCESS;
@@ -229,7 +228,7 @@ static CUresult grow(CUdevice device, uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 
-/* The most that the nodes hold at once on a device, in the order of their run: beyond the use before it.
+/* The most that the nodes hold at once on a device, in the order of their run, beyond the use before it.
  * *left: the memory that they leave. */
 static uint64_t peak(CUgraph graph, CUdevice device, uint64_t *left) {
     int64_t now = 0, most = 0;
@@ -295,8 +294,7 @@ bool graph_memory_instantiated(CUgraph graph) {
     return is;
 }
 
-/* Chunks are given back whole: one that is in use by a byte, or by a launch that
- * is not done, stays. */
+/* Whole chunks are given back: one with a byte in use, or used by an unfinished launch, stays. */
 CUDA_API CUresult cuDeviceGraphMemTrim(CUdevice number) {
     const struct cuda_device *device;
     CUresult result = cuda_device(number, &device);
@@ -351,7 +349,7 @@ CUDA_API CUresult cuDeviceGetGraphMemAttribute(CUdevice number, CUgraphMem_attri
     return cuda_leave(CUDA_SUCCESS);
 }
 
-/* The high-water marks can be set back, to 0 only. */
+/* The high-water marks can only be reset to 0. */
 CUDA_API CUresult cuDeviceSetGraphMemAttribute(CUdevice number, CUgraphMem_attribute attribute, void *value) {
     const struct cuda_device *device;
     CUresult result = cuda_device(number, &device);

@@ -1,6 +1,6 @@
 /*
  * libcuda: the parts of a graph. Each question is asked twice, as in CUDA: without a list for the number,
- * then for as many as the list holds, the rest of which is filled with NULL.
+ * then for as many as the list holds. NULL fills the rest of the list.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"

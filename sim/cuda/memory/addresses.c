@@ -23,7 +23,7 @@ CUDA_API CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t 
     return cuda_leave(CUDA_SUCCESS);
 }
 
-/* With the lock held: is something mapped in [start, start + size)? */
+/* With the lock held: whether something is mapped in [start, start + size). */
 static bool is_mapped(uintptr_t start, size_t size) {
     for (uintptr_t at = start; at < start + size; at += PAGE)
         if (cuda_range_of(&cuda_ranges, at, 1))
@@ -53,7 +53,7 @@ CUDA_API CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
     pthread_mutex_lock(&cuda_memory);
     struct allocation *allocation = cuda_allocation(handle);
     uintptr_t start = (uintptr_t)pointer;
-    /* The offset is "currently" to be zero, cuda.h says, and has been ever since. */
+    /* By cuda.h the offset must "currently" be zero, and that has never changed. */
     if (!allocation || flags || offset || size == 0 || size % PAGE || size > allocation->backing->size ||
         start % PAGE || !cuda_range_of(&cuda_reservations, start, size) || is_mapped(start, size))
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
@@ -75,8 +75,8 @@ CUDA_API CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
     return cuda_leave(CUDA_SUCCESS);
 }
 
-/* With the lock held: are there mappings from `start` to `start + size`, and none that is only in part
- * within? */
+/* With the lock held: whether there are mappings from `start` to `start + size`, and all are completely
+ * within. */
 static bool whole_mappings(uintptr_t start, size_t size) {
     uintptr_t at = start, end = start + size;
     while (at < end) {
@@ -118,7 +118,7 @@ CUDA_API CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAc
     for (uintptr_t at = (uintptr_t)pointer; at < (uintptr_t)pointer + size;) {
         struct range *range = cuda_range_of(&cuda_ranges, at, 1);
         for (size_t i = 0; i < count; i++)
-            range->flags = access[i].flags; /* of all that have access; which of them is not told apart */
+            range->flags = access[i].flags; /* of all with access: they are not distinguished */
         at += range->size;
     }
     return cuda_leave(CUDA_SUCCESS);

@@ -1,6 +1,6 @@
 /*
- * libcuda: the allocations of cuMemCreate, and the objects that memory is bound to: an object of multicast,
- * or an endpoint, holds the memory bound to it, and both end with their last handle or mapping.
+ * libcuda: the allocations of cuMemCreate, and the objects that memory is bound to. A multicast object or an
+ * endpoint holds its bound memory, and ends with its last handle or mapping.
  */
 #define _GNU_SOURCE
 #include "vmm.h"
@@ -61,7 +61,7 @@ void cuda_allocation_mapped(struct allocation *allocation) { allocation->maps++;
 
 void cuda_allocation_unmapped(struct allocation *allocation) {
     if (!tfind(allocation, &allocations, compare))
-        return; /* in a forked child all end at once, in any order */
+        return; /* in a forked child all end together, in any order */
     allocation->maps--;
     drop_unused(allocation);
 }

@@ -1,9 +1,9 @@
 /*
  * libcuda: arrays and mipmapped arrays.
  *
- * Rows take a multiple of 64 bytes and slices one of 8 rows, which is how a device lays them out in blocks.
- * An array below 2 MiB then comes out of the context's shared pieces, as linear memory does. Sparse arrays
- * and those of deferred mapping take nothing by themselves.
+ * Rows take a multiple of 64 bytes and slices one of 8 rows, as a device lays them out in blocks. An array
+ * below 2 MiB is in the context's shared pieces, as linear memory is. Sparse arrays and those of deferred
+ * mapping take nothing by themselves.
  */
 #define _GNU_SOURCE
 #include "array.h"
@@ -46,7 +46,7 @@ uintptr_t cuda_array_place(CUarray array) {
     return storage->range ? storage->range->start + array->offset : 0;
 }
 
-/* Bytes of one channel's element, and the side of the square that is stored at once; 0: unknown. */
+/* Bytes of one channel's element, and the side of the square that is stored as one; 0: unknown. */
 static size_t element_of(CUarray_format format, size_t *side) {
     *side = 1;
     switch (format) {
@@ -84,7 +84,7 @@ static bool is_valid(const CUDA_ARRAY3D_DESCRIPTOR *description) {
            description->Flags < 0x200;
 }
 
-/* Fills in the layout of one level; its size in bytes. */
+/* Fills in the layout of one level. Returns its size in bytes. */
 static size_t lay_out(CUarray array) {
     const CUDA_ARRAY3D_DESCRIPTOR *of = &array->description;
     size_t side, element = element_of(of->Format, &side);
@@ -169,7 +169,7 @@ CUDA_API CUresult cuArrayDestroy(CUarray array) {
         give(&array->own);
         free(array);
     } else {
-        result = CUDA_ERROR_INVALID_HANDLE; /* a level of a mipmapped array, too: it goes with that */
+        result = CUDA_ERROR_INVALID_HANDLE; /* a level of a mipmapped array, too: it ends with that */
     }
     return cuda_leave(result);
 }

@@ -1,5 +1,5 @@
 /*
- * Inside libcuda: arrays. A mipmapped array is its levels; they are arrays that lie in its bytes.
+ * Inside libcuda: arrays. A mipmapped array consists of its levels, which are arrays in its bytes.
  */
 #ifndef XPU_SIM_CUDA_ARRAY_H
 #define XPU_SIM_CUDA_ARRAY_H
@@ -8,7 +8,7 @@
 
 enum { ARRAY_MAGIC = 0x41525231, MIPMAP_MAGIC = 0x4d495031, MAX_LEVELS = 32 };
 
-/* Memory that is mapped to a part of an array without its own. */
+/* Memory that is mapped to a part of an array without its own memory. */
 struct binding {
     struct allocation *allocation;
     unsigned level, layer, x, y, z; /* its identity */
@@ -43,12 +43,12 @@ struct CUmipmappedArray_st {
     CUmipmappedArray next;
 };
 
-/* With the lock held: the handles that are good. */
+/* With the lock held: whether the handle is valid. */
 bool cuda_is_array(CUarray array);
 bool cuda_is_mipmap(CUmipmappedArray mipmap);
-/* Where an array's bytes are; 0: nowhere. */
+/* The place of an array's bytes; 0: nowhere. */
 uintptr_t cuda_array_place(CUarray array);
-/* A mipmapped array in bytes that it does not take itself. */
+/* A mipmapped array in given bytes. */
 CUresult cuda_mipmap_make(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned levels,
                           struct backing *external, uint64_t offset, CUmipmappedArray *mipmap);
 

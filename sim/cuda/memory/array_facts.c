@@ -20,7 +20,7 @@ CUDA_API CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *description
     return description ? describe(array, description) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Only of those that others map memory to. */
+/* Only for arrays that others map memory to. */
 static CUresult requirements_of(const struct array_storage *storage,
                                 CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements) {
     if (!(storage->description.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))

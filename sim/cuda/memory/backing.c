@@ -1,8 +1,8 @@
 /*
  * libcuda: memory as the driver gives it, and the file that this process's bytes are in.
  *
- * The file is as long as it ever gets from the start, and nothing is taken for it until something is written.
- * Places in it are used once: freed memory is cut out of it, unless another process still has it open.
+ * The file has its greatest length from the start, and takes no memory before a write. Places in it are used
+ * once: freed memory is cut out of it, unless another process still has it open.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"
@@ -165,13 +165,13 @@ CUresult cuda_export(struct backing *backing, int *handle) {
     return result == CUDA_SUCCESS && *handle < 0 ? CUDA_ERROR_UNKNOWN : result;
 }
 
-/* The number that this process has for a device of the driver's. */
+/* This process's number for a device of the driver's. */
 static CUresult number_of(const struct sim_opened *opened, CUdevice *number) {
     const struct cuda_device *device;
     for (*number = 0; cuda_device(*number, &device) == CUDA_SUCCESS; ++*number)
         if (device->gpu->id == opened->device && device->mig == opened->mig)
             return CUDA_SUCCESS;
-    return CUDA_ERROR_INVALID_DEVICE; /* it is not visible here */
+    return CUDA_ERROR_INVALID_DEVICE; /* not visible here */
 }
 
 CUresult cuda_open(const uint64_t *key, int handle, struct backing **backing, bool *own) {

@@ -1,6 +1,6 @@
 /*
- * libcuda: logical endpoints (CUDA 13.3), to which memory is bound as to multicast objects. Cards have them
- * where a switch connects them. An exported handle opens an endpoint here with its properties and without
+ * libcuda: logical endpoints (CUDA 13.3), to which memory is bound as to multicast objects. Cards that a
+ * switch connects have them. An exported handle opens an endpoint here with its properties and without
  * memory.
  */
 #define _GNU_SOURCE
@@ -42,8 +42,7 @@ static struct endpoint **find(CUlogicalEndpointId id) {
     return link;
 }
 
-/* Takes the lock if the id is reserved, and stands for an endpoint or not; otherwise
- * CUDA_ERROR_INVALID_VALUE. */
+/* Takes the lock if the id is reserved, with or without an endpoint; otherwise CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUlogicalEndpointId id, bool made, struct endpoint **endpoint) {
     CUresult result = cuda_ready();
     if (result != CUDA_SUCCESS)

@@ -1,5 +1,5 @@
 /*
- * libcuda: memory that is cut up. First fit, with neighbours joined when they are free again.
+ * libcuda: memory that is cut up: first fit, and free neighbours are joined.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"
@@ -47,7 +47,7 @@ static struct segment *add_segment(struct heap *heap, struct backing *backing) {
     return segment;
 }
 
-/* More memory from the driver: by steps, or where that is too much by as little as it can be. */
+/* More memory from the driver: by steps, or by as little as possible if that is too much. */
 static CUresult grow(struct heap *heap, size_t size, struct segment **segment) {
     struct backing *backing;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,7 +134,7 @@ struct pending {
     struct pending *next;
 };
 
-/* Work that is done, as far as it is known here, is not waited for any more; of `gone`, none is. */
+/* Work that is known here to be done is not waited for any more; of `gone`, none is. */
 static bool waits(struct segment *segment, CUcontext gone) {
     for (struct pending **link = &segment->pending; *link;) {
         struct pending *pending = *link;

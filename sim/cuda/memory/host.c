@@ -1,5 +1,5 @@
 /*
- * libcuda: host memory that the device can reach. It takes nothing of the device's.
+ * libcuda: host memory that the device can reach. It takes none of the device's memory.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"

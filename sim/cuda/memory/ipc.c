@@ -1,6 +1,6 @@
 /*
- * libcuda: memory of another process, by an IPC handle or as external memory. Both stay counted where they
- * were allocated.
+ * libcuda: memory of another process, by an IPC handle or as external memory. Both stay counted at their
+ * allocator.
  */
 #define _GNU_SOURCE
 #include "array.h"
@@ -106,7 +106,7 @@ CUDA_API CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
     return cuda_leave(CUDA_SUCCESS);
 }
 
-/* ---- external memory: of the kinds, the descriptor that cuMemExportToShareableHandle makes ---- */
+/* ---- external memory, by the one supported kind: the descriptor of cuMemExportToShareableHandle ---- */
 
 enum { EXTERNAL_MAGIC = 0x45584d31 };
 
@@ -139,7 +139,7 @@ CUDA_API CUresult cuImportExternalMemory(CUexternalMemory *memory,
         free(made);
         return result;
     }
-    close(description->handle.fd); /* it is ours now */
+    close(description->handle.fd); /* the import owns it now */
     made->magic = EXTERNAL_MAGIC;
     made->size = description->size;
     *memory = made;

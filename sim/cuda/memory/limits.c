@@ -1,7 +1,7 @@
 /*
- * libcuda: a context's limits. Their need beyond a context's memory from the start is device memory: the heap
- * that kernels allocate from, the buffer that they print to, and a stack for each thread that the device can
- * have resident.
+ * libcuda: a context's limits. Their need beyond a context's initial memory is device memory: the heap that
+ * kernels allocate from, the buffer that they print to, and a stack for each thread that the device can have
+ * resident.
  *
  * A real driver may take it as late as at the next launch; here it is taken at once.
  */
@@ -60,7 +60,7 @@ void cuda_forget_limits(CUcontext context) {
     }
 }
 
-/* Bytes on the device that a value needs; SIZE_MAX: more than there can be. */
+/* The device's bytes for a value; SIZE_MAX: more than possible. */
 static size_t cost(CUcontext context, CUlimit limit, size_t value) {
     int threads = 0, sms = 0;
     size_t bytes;
@@ -112,7 +112,7 @@ CUDA_API CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (!value)
         return CUDA_ERROR_INVALID_VALUE;
-    if (cig) { /* no context is one of graphics; cuBLAS has no kernel for a context that does not say so */
+    if (cig) { /* no context is for graphics; cuBLAS has no kernel for a context that does not answer this */
         *value = 0;
         return CUDA_SUCCESS;
     }

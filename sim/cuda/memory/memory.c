@@ -1,8 +1,8 @@
 /*
  * libcuda: linear memory.
  *
- * The driver counts its cost: a context's allocations below 2 MiB share pieces of that size, the others are
- * rounded up to it. Kernels do not compute anything, and never touch it.
+ * The driver counts its cost: a context's allocations below 2 MiB share pieces of that size, and others are
+ * rounded up to it. Kernels compute nothing, and never touch it.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"
@@ -44,7 +44,7 @@ void cuda_forget_small(CUcontext context) {
     }
 }
 
-/* Addresses for `size` bytes that 32 bits can tell; 0: none. */
+/* Addresses for `size` bytes below 4 GiB; 0: none. */
 static uintptr_t low_addresses(size_t size, uintptr_t below) {
     const uintptr_t step = 32 * PAGE;
     for (uintptr_t hint = step; hint < below && size <= below - hint; hint += step) {
@@ -171,8 +171,8 @@ CUDA_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t
     return result;
 }
 
-/* Counted as if it were on the device for good, which is where a kernel would bring it. A real driver
- * may move it out when others need the memory. */
+/* It counts as if it were always on the device, where a kernel would bring it. A real driver may move it out
+ * when others need the memory. */
 CUDA_API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
     CUcontext context;
     CUresult result = cuda_current(&context);

@@ -1,10 +1,10 @@
 /*
  * libcuda: multicast objects, to which memory of several devices is bound. Cards have them if a switch
- * connects them (by the topology). The object itself takes nothing of a device here; its mappings show host
- * memory, as kernels touch nothing.
+ * connects them (by the topology). The object itself takes none of a device's memory here. Its mappings show
+ * host memory, because kernels touch nothing.
  *
- * NVIDIA's waits until another process has added its devices; this one returns CUDA_ERROR_NOT_READY, as
- * objects cannot be given to other processes.
+ * NVIDIA's driver waits until another process has added its devices. This one returns CUDA_ERROR_NOT_READY,
+ * because other processes cannot get the object.
  */
 #define _GNU_SOURCE
 #include "vmm.h"

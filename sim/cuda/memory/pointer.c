@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* With the lock held; a mapping is found before the reservation that it is mapped into. */
+/* With the lock held. A mapping is found before the reservation that it is in. */
 static struct range *find(CUdeviceptr pointer) {
     struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     return range ? range : cuda_range_of(&cuda_reservations, (uintptr_t)pointer, 1);
@@ -31,7 +31,7 @@ static bool is_host(const struct range *range) {
     return range->kind == RANGE_HOST || range->kind == RANGE_REGISTERED;
 }
 
-/* Does the attribute have a value for memory that CUDA does not know? Then `data` gets it. */
+/* Whether the attribute has a value for memory that CUDA does not know. `data` gets it. */
 static bool of_unknown(void *data, CUpointer_attribute attribute) {
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -134,7 +134,7 @@ CUDA_API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribut
     return cuda_leave(result);
 }
 
-/* Never an error for one value: a missing value becomes zeros. */
+/* One value is never an error: a missing value becomes zeros. */
 CUDA_API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
                                          CUdeviceptr pointer) {
     CUresult result = cuda_ready();

@@ -1,6 +1,6 @@
 /*
- * libcuda: the range at an address. Ranges never overlap, so that "lies within" is an order, and libc's trees
- * can search by it.
+ * libcuda: the range at an address. Ranges never overlap, so "is within" is an order, and libc's trees can
+ * search by it.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"

@@ -1,6 +1,6 @@
 /*
- * libcuda: memory mapped to parts of arrays that have none of their own. It lives as long as it is mapped
- * there, as it does at an address.
+ * libcuda: memory mapped to parts of arrays without their own memory. It lives while it is mapped there, as
+ * at an address.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"

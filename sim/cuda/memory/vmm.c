@@ -1,6 +1,6 @@
 /*
- * libcuda: memory and addresses apart (cuMemCreate, cuMemAddressReserve, cuMemMap). Memory is the device's,
- * and not a context's.
+ * libcuda: memory and addresses apart (cuMemCreate, cuMemAddressReserve, cuMemMap). The memory is the
+ * device's, not a context's.
  */
 #define _GNU_SOURCE
 #include "vmm.h"

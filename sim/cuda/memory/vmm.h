@@ -15,7 +15,7 @@ struct allocation {
 };
 
 struct multicast {
-    uint32_t devices, added; /* how many, and which, by bit */
+    uint32_t devices, added; /* their number, and the added ones by bit */
     struct bound *bound;
 };
 
@@ -25,12 +25,12 @@ struct allocation *cuda_allocation(CUmemGenericAllocationHandle handle);
 /* Takes over the backing; NULL: no memory. */
 struct allocation *cuda_allocation_new(struct backing *backing, const CUmemAllocationProp *properties);
 void cuda_allocation_mapped(struct allocation *allocation);
-/* One mapping or one handle less. */
+/* Removes one mapping or one handle. */
 void cuda_allocation_unmapped(struct allocation *allocation);
 void cuda_allocation_released(struct allocation *allocation);
-/* The memory of a range that was mapped to it. */
+/* The memory of a range that is mapped to it. */
 void cuda_range_unmapped(const struct range *old);
-/* Lists of the memory bound to an object of `whole` bytes. */
+/* Lists the memory bound to an object of `whole` bytes. */
 struct bound;
 CUresult cuda_bind(struct bound **list, size_t whole, size_t offset, struct allocation *memory,
                    size_t memory_offset, size_t size);

@@ -1,6 +1,6 @@
 /*
- * libcuda: copies and fills. Those with a stream are done at once, for kernels compute nothing that they
- * could have to wait for; the others wait for the work before them, as on the default stream.
+ * libcuda: copies and fills. Those with a stream are done at once, because kernels compute nothing to wait
+ * for. The others wait for the work before them, as on the default stream.
  */
 #define _GNU_SOURCE
 #include "copy.h"
@@ -18,7 +18,7 @@ bool cuda_accessible(CUdeviceptr pointer, size_t bytes) {
         size_t here = range->size - (at - range->start);
         if (bytes <= here)
             return true;
-        if (range->kind != RANGE_MAPPED) /* only mapped memory goes on where another begins */
+        if (range->kind != RANGE_MAPPED) /* only mapped memory continues in another range */
             return false;
         at += here;
         bytes -= here;
@@ -38,7 +38,7 @@ CUresult cuda_copy_begin(bool waits, CUstream handle) {
 
 void cuda_copy_end(void) { pthread_mutex_unlock(&cuda_memory); }
 
-/* The copies whose named side is certainly the device's; the other side may be any memory. */
+/* The copies whose named side is always the device's. The other side may be any memory. */
 enum sides { TO_DEVICE = 1, FROM_DEVICE = 2 };
 
 static CUresult copy(void *to, const void *from, size_t bytes, int sides, bool waits, CUstream stream) {
@@ -89,7 +89,7 @@ COPY_ASYNC(Async, (TO_FROM, CUstream stream), AT(to), AT(from), 0)
 COPY_ASYNC(HtoDAsync_v2, (TO_FROM_HOST, CUstream stream), AT(to), from, TO_DEVICE)
 COPY_ASYNC(DtoHAsync_v2, (TO_HOST_FROM, CUstream stream), to, AT(from), FROM_DEVICE)
 COPY_ASYNC(DtoDAsync_v2, (TO_FROM, CUstream stream), AT(to), AT(from), BOTH)
-/* The addresses say which devices they are of. */
+/* The addresses show their devices. */
 #define ANY_CONTEXT (void)to_context, (void)from_context
 COPY(Peer, (PEERS), (ANY_CONTEXT, AT(to)), AT(from), BOTH)
 COPY_ASYNC(PeerAsync, (PEERS, CUstream stream), (ANY_CONTEXT, AT(to)), AT(from), BOTH)

@@ -6,11 +6,10 @@
 
 #include "../core/memory.h"
 
-/* Begins a copy: waits for the work before it if it has to, then takes the lock. cuda_copy_end gives it up.
- */
+/* Begins a copy: waits for earlier work if necessary, then takes the lock. cuda_copy_end releases it. */
 CUresult cuda_copy_begin(bool waits, CUstream stream);
 void cuda_copy_end(void);
-/* Is [pointer, pointer + bytes) memory that CUDA knows, and that may be touched? With the lock held. */
+/* Whether [pointer, pointer + bytes) is memory that CUDA knows and may touch. With the lock held. */
 bool cuda_accessible(CUdeviceptr pointer, size_t bytes);
 
 #endif

@@ -28,7 +28,7 @@ static bool array_side(CUarray array, size_t x, size_t y, size_t z, size_t width
     return true;
 }
 
-/* With the lock held: the source or the target of a copy; false: it is not all there. */
+/* With the lock held: the source or the target of a copy. False: part of it is missing. */
 static bool side_of(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array,
                     const size_t at[3], size_t pitch, size_t rows, const CUDA_MEMCPY3D *copy,
                     struct side *side) {
@@ -121,7 +121,7 @@ CUDA_API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *copy, CUstream st
     return cuMemcpy3DAsync_v2(copy, PER_THREAD(stream));
 }
 
-/* One row of an array, from or to somewhere. */
+/* Copies one row of an array, from or to anywhere. */
 static CUresult copy_row(CUDA_MEMCPY2D copy, size_t bytes, bool waits, CUstream stream) {
     copy.WidthInBytes = bytes;
     copy.Height = 1;

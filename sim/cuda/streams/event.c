@@ -60,7 +60,7 @@ CUDA_API CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
     return CUDA_SUCCESS;
 }
 
-/* It is one without timing, and has no handle of its own. */
+/* It is an event without timing, and has no handle of its own. */
 CUDA_API CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
     struct sim_request request = {.operation = SIM_EVENT_OPEN};
     CUresult result = cuda_ready();
@@ -123,8 +123,8 @@ CUDA_API CUresult cuEventRecord(CUevent event, CUstream stream) {
     return cuEventRecordWithFlags(event, stream, 0);
 }
 
-/* CUDA_ERROR_CAPTURED_EVENT: its work has not been given to a device. To ask for it breaks a capture that
- * goes on, as NVIDIA's programming guide says. */
+/* CUDA_ERROR_CAPTURED_EVENT: its work has not been given to a device. The question breaks a running capture,
+ * by NVIDIA's programming guide. */
 static CUresult recorded(CUevent event) {
     CUresult result = cuda_event_check(event);
     if (result != CUDA_SUCCESS || !event->captured)

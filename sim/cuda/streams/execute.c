@@ -1,5 +1,5 @@
 /*
- * libcuda: launches. A kernel computes nothing; it takes its time on the device: the time in its name
+ * libcuda: launches. A kernel computes nothing. It takes its time on the device: the time in its name
  * (module.c), or a few microseconds and a little for each wave of blocks.
  */
 #define _GNU_SOURCE
@@ -13,7 +13,7 @@ static CUresult run(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream handle) {
     CUresult result = cuda_stream(handle, &stream, &context);
     if (result == CUDA_SUCCESS)
         result = cuda_kernel_command(kernel, context, &command);
-    /* First, as a card gets the work at the end of the call. */
+    /* This comes first: a card gets the work at the end of the call. */
     if (cost)
         cuda_spend(begun, cost);
     if (result == CUDA_SUCCESS)
@@ -45,7 +45,7 @@ CUDA_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
                           arguments, extra);
 }
 
-/* All its blocks run at once, or it is not launched. */
+/* All of its blocks run at once, or it is not launched. */
 CUDA_API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
                                             unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                                             unsigned int block_z, unsigned int shared_bytes, CUstream stream,

@@ -1,5 +1,5 @@
 /*
- * libcuda: fills of several rows, each of which is a fill of its own.
+ * libcuda: fills of several rows, each a separate fill.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"

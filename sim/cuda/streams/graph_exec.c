@@ -1,6 +1,6 @@
 /*
  * libcuda: executable graphs. One is a copy of its graph with the nodes in the order in which they run. A
- * launch is one command with the time of all its kernels, but where a node between them has to be in order.
+ * launch is one command with the time of all its kernels, unless a node between them must be in order.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -27,7 +27,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, uint64_t flags) {
     if (!exec || !cuda_is_graph(graph) || (flags & ~known))
         return CUDA_ERROR_INVALID_VALUE;
     if (graph_memory_instantiated(graph))
-        return CUDA_ERROR_NOT_SUPPORTED; /* its addresses are for one at a time */
+        return CUDA_ERROR_NOT_SUPPORTED; /* its addresses serve one at a time */
     struct CUgraphExec_st *made = calloc(1, sizeof *made);
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -111,8 +111,7 @@ CUDA_API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphE
         if (before->params.type != after->params.type)
             info->result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
         else if (before->memory != after->memory)
-            info->result = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED; /* memory stays where
-                                                                             it is */
+            info->result = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED; /* memory keeps its place */
         if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
             info->errorNode = after->original;
     }
@@ -136,7 +135,7 @@ CUDA_API CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode
     return result;
 }
 
-/* A launch under way: kernels that are not given to the device yet, since they all go as one command. */
+/* A launch under way: its kernels are not given to the device yet, because they all become one command. */
 struct run {
     CUstream stream;
     CUcontext context;

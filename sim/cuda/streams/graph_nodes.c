@@ -14,7 +14,7 @@ CUDA_API CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraph
 
 CUDA_API CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                     const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
-    (void)edges; /* a plain edge is as strong as any */
+    (void)edges; /* a plain edge is as strict as any */
     return cuGraphAddNode(node, graph, dependencies, count, params);
 }
 
@@ -126,8 +126,8 @@ CUDA_API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *poi
     return CUDA_SUCCESS;
 }
 
-/* The work of an executable graph's nodes, changed one by one: by the node that they were made from. NULL:
- * there is none, or it is of another kind. */
+/* Changes the work of an executable graph's node, which is named by its original. NULL: there is none, or it
+ * is of another kind. */
 static CUgraphNode exec_node(CUgraphExec exec, CUgraphNode node, CUgraphNodeType kind) {
     CUgraph graph = cuda_exec_graph(exec);
     for (size_t i = 0; graph && i < graph->count; i++)

@@ -1,6 +1,6 @@
 /*
- * libcuda: where managed memory should be. It is remembered for whole allocations, and moves nothing: the
- * device's reported usage has all of it, as long as it is there.
+ * libcuda: the preferred place of managed memory. It is remembered for whole allocations, and moves nothing:
+ * the device's reported usage has all of it while it exists.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -25,7 +25,7 @@ static CUmemLocation location_of(CUdevice device) {
                                    : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
 }
 
-/* Memory of malloc, on a card that may use it: the card has that much less from now on, until the process
+/* Memory of malloc, on a card that may use it: from now on the card has that much less, until the process
  * ends. With the lock held. */
 static CUresult move_pageable(CUdeviceptr pointer, size_t bytes, CUdevice device) {
     struct backing *moved;

@@ -1,6 +1,6 @@
 /*
- * libcuda: the memory functions of 32-bit times, which the real library still exports under the names without
- * a number. Their allocations lie below 4 GiB, as they cannot return another address.
+ * libcuda: the memory functions with 32-bit addresses, which the real library still exports under the names
+ * without a number. Their allocations are below 4 GiB, because they cannot return another address.
  */
 #define _GNU_SOURCE
 #include "../core/memory.h"

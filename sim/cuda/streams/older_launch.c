@@ -1,6 +1,6 @@
 /*
- * libcuda: launches of CUDA 1 to 3, whose block shape is the function's own; and one launch on each of
- * several devices, of CUDA 9.
+ * libcuda: launches of CUDA 1 to 3, where the function has the block shape; and one launch on each of several
+ * devices, of CUDA 9.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -34,7 +34,7 @@ CUDA_API CUresult cuLaunchGrid(CUfunction function, int width, int height) {
 
 CUDA_API CUresult cuLaunch(CUfunction function) { return cuLaunchGridAsync(function, 1, 1, NULL); }
 
-/* Each launch's own device, by its stream, none twice. */
+/* Each launch's own device, by its stream. None may appear twice. */
 static CUresult devices_of(const CUDA_LAUNCH_PARAMS *launches, unsigned int count, CUcontext *contexts) {
     for (unsigned int i = 0; i < count; i++) {
         CUstream stream = launches[i].hStream;

@@ -2,8 +2,8 @@
  * libcuda: stream-ordered memory. Freed memory stays with its pool, and goes back to the device at the next
  * synchronisation, except for the pool's release threshold.
  *
- * A free takes place when the work before it on its stream is done: until then nothing of it goes back, while
- * other streams may have it at once, for kernels touch nothing.
+ * A free happens when the work before it on its stream is done. Until then nothing of it goes back, while
+ * other streams may have it at once, because kernels touch nothing.
  */
 #define _GNU_SOURCE
 #include "pool.h"
@@ -77,7 +77,7 @@ void cuda_pools_forget_work(CUcontext context) {
         cuda_heap_forget_work(&pool->heap, context);
 }
 
-/* Some work is done: pools give back memory above their threshold that no work waits for. */
+/* Some work is done: pools give back memory above their threshold that waits for no work. */
 static void settle(void) {
     pthread_mutex_lock(&cuda_memory);
     for (CUmemoryPool pool = pools; pool; pool = pool->next)
@@ -85,7 +85,7 @@ static void settle(void) {
     pthread_mutex_unlock(&cuda_memory);
 }
 
-/* The pools of a device give back their unused memory; true: there was some. With the lock held. */
+/* The pools of a device give back their unused memory. True: there was some. With the lock held. */
 static bool yield(CUdevice device) {
     bool any = false;
     for (CUmemoryPool pool = pools; pool; pool = pool->next) {
@@ -136,7 +136,7 @@ static bool captured(CUdeviceptr *pointer, size_t bytes, CUdevice device, CUstre
     return true;
 }
 
-/* `pool`: NULL for the device's current one, where `any`. */
+/* `pool`: NULL for the device's current one, if `any`. */
 static CUresult allocate_on(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, bool any,
                             CUstream stream) {
     CUcontext context;
@@ -205,7 +205,7 @@ CUDA_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
     return cuMemFreeAsync(pointer, PER_THREAD(stream));
 }
 
-/* ---- which pool a device, or the host, allocates from ---- */
+/* ---- the pool from which a device, or the host, allocates ---- */
 
 static CUresult get(CUmemoryPool *pool, CUdevice device, bool host, bool as_set) {
     if (!pool)
@@ -246,7 +246,7 @@ CUDA_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     return result == CUDA_SUCCESS ? set(device, false, pool) : result;
 }
 
-/* A location that allocations of a type have a pool of. */
+/* A location that has a pool for allocations of a type. */
 static CUresult place_of(const CUmemLocation *location, CUmemAllocationType type, CUdevice *device,
                          bool *host) {
     CUresult result = cuda_location(location, device, host);

@@ -6,7 +6,7 @@
 
 #include "../core/memory.h"
 
-/* Bytes by which a pool grows, as NVIDIA's do; where the device has less than that left, by 2 MiB. */
+/* Bytes by which a pool grows, as NVIDIA's do. If the device has less left, it grows by 2 MiB. */
 #define POOL_STEP ((size_t)32 << 20)
 
 struct CUmemPoolHandle_st {
@@ -16,20 +16,20 @@ struct CUmemPoolHandle_st {
     int reuse[3];          /* the three policies, by attribute */
     unsigned access;       /* bits of the other devices that may use it */
     unsigned live;         /* allocations, and pointers imported */
-    bool permanent;        /* the default of its location */
+    bool permanent;        /* its location's default */
     bool imported;         /* nothing can be allocated from it */
-    bool destroyed;        /* goes with the last allocation */
+    bool destroyed;        /* ends with the last allocation */
     struct backing *token; /* its name in other processes */
     CUmemoryPool next;
 };
 
 /* A range of a pool has been freed. */
 void cuda_pool_freed(const struct range *old);
-/* With the lock held: is it a pool, and not destroyed? */
+/* With the lock held: whether it is a pool, and not destroyed. */
 bool cuda_is_pool(CUmemoryPool pool);
 CUmemoryPool cuda_pool_new(const CUmemPoolProps *properties, CUdevice device, bool host);
 void cuda_pool_delete(CUmemoryPool pool);
-/* Its location goes back to the default one. */
+/* Its location returns to the default pool. */
 void cuda_pool_replace(CUmemoryPool pool);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * libcuda: pools as things: made, asked, trimmed, handed to other processes.
+ * libcuda: pools as objects: made, queried, trimmed, passed to other processes.
  */
 #define _GNU_SOURCE
 #include "pool.h"
@@ -56,7 +56,7 @@ CUDA_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return cuda_leave(CUDA_SUCCESS);
 }
 
-/* The value of the attributes that are of 64 bits. */
+/* The value of a 64-bit attribute. */
 static uint64_t attribute_value(const struct CUmemPoolHandle_st *pool, CUmemPool_attribute attribute,
                                 bool *known) {
     *known = true;
@@ -106,7 +106,7 @@ CUDA_API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute a
         pool->reuse[attribute - 1] = *(int *)value;
     else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         pool->threshold = *(uint64_t *)value;
-    else if (!high || *(uint64_t *)value != 0) /* a mark can be reset, to the present use */
+    else if (!high || *(uint64_t *)value != 0) /* a mark can only be reset to the present use */
         result = CUDA_ERROR_INVALID_VALUE;
     else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
         pool->heap.reserved_high = pool->heap.reserved;
@@ -130,7 +130,7 @@ CUDA_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *m
     CUresult result = enter(pool);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!pool->heap.host && (denied >> pool->heap.device & 1)) /* its own device's cannot be taken away */
+    if (!pool->heap.host && (denied >> pool->heap.device & 1)) /* its own device's access cannot be removed */
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     pool->access = (pool->access & ~denied) | access;
     return cuda_leave(CUDA_SUCCESS);
@@ -138,7 +138,7 @@ CUDA_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *m
 
 /* ---- across processes ---- */
 
-enum { TOKEN_SIZE = 1 }; /* no allocation is so small: by that a pool's descriptor is known */
+enum { TOKEN_SIZE = 1 }; /* no allocation is that small: it marks a pool's descriptor */
 
 CUDA_API CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool,
                                                    CUmemAllocationHandleType type, unsigned long long flags) {

@@ -1,8 +1,8 @@
 /*
  * libcuda: streams. Their work goes by submit.c.
  *
- * Copies are done, and host functions called, by the thread that asks for them: a copy at once, since kernels
- * write nothing; a host function when the stream's work before it is over.
+ * The calling thread does copies and calls host functions: a copy at once, because kernels write nothing; a
+ * host function when the stream's work before it is over.
  */
 #define _GNU_SOURCE
 #include "../core/work.h"
@@ -47,7 +47,7 @@ CUDA_API CUresult cuStreamDestroy_v2(CUstream stream) {
         return CUDA_ERROR_INVALID_HANDLE;
     cuda_capture_drop(stream);
     cuda_stream_end(stream);
-    stream->magic = 0; /* its work goes on; no call can ask for it any more */
+    stream->magic = 0; /* its work goes on; calls cannot find it any more */
     free(stream->tail.nodes);
     free(stream);
     return CUDA_SUCCESS;
@@ -69,8 +69,8 @@ CUDA_API CUresult cuStreamQuery(CUstream handle) {
     return cuda_stream_done(handle);
 }
 
-/* The wait is for the latest record at this moment. The driver knows that of an event which other processes
- * have. */
+/* The wait is for the latest record at this moment. Only the driver knows that record if other processes have
+ * the event. */
 static CUresult wait_on_device(CUstream handle, CUevent event) {
     struct sim_command command = {
         .kind = SIM_WAIT_SHARED, .context = event->context->id, .number = event->number};
@@ -100,7 +100,7 @@ CUDA_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int
     return result;
 }
 
-/* The questions to a stream: `answer` is an expression of `stream` (NULL: the legacy one) and `context`. */
+/* Questions to a stream: `answer` is an expression of `stream` (NULL: the legacy one) and `context`. */
 #define STREAM_FACT(function, type, answer)                                                                  \
     CUDA_API CUresult function(CUstream handle, type *value) {                                               \
         CUcontext context;                                                                                   \
@@ -126,7 +126,7 @@ CUDA_API CUresult cuStreamGetId(CUstream handle, unsigned long long *id) {
     if (!id)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream && !stream->id)
-        stream->id = next_id(); /* a thread's default one */
+        stream->id = next_id(); /* a thread's default stream */
     *id = stream ? stream->id : 1;
     return CUDA_SUCCESS;
 }

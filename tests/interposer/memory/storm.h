@@ -90,8 +90,7 @@ struct thing *way_wrong(struct worker *worker);
 /* storm_share.c */
 /* `process`: its number on the board. No other running process has it. */
 void board_open(const char *path, unsigned process);
-/* Every operation on the card is between these two. The first waits while the observer has paused operations.
- * */
+/* Every operation on the card is between these two. The first waits while operations are paused. */
 void operation_begins(void);
 void operation_ended(void);
 /* Within an operation: the other threads of this process end theirs and begin none until it allows that. */

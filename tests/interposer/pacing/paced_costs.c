@@ -146,8 +146,7 @@ void check_hides(const char *way) {
     printf("%ld %lld\n", count, now_us() - judged);
 }
 
-/* A graph takes 320 us three times of four, and then 700 us. The time of one launch is no sign of the next.
- * */
+/* A graph takes 320 us three times of four, then 700 us. One launch's time is no sign of the next's. */
 void check_mixes(void) {
     CUgraphExec exec = captured(function_of("busy_320us"), streams[1]);
     CUgraph graphs[2] = {graph_of(function_of("busy_320us"), streams[1]),
