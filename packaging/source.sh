@@ -1,5 +1,5 @@
-# What build-deb and build-rpm begin with: which version this is, and a folder of what the packages are built of.
-# Sourced in the top of a checkout.
+# The common beginning of build-deb and build-rpm: the version, and the folder with the sources of the packages.
+# Sourced at the top of a checkout.
 
 # shellcheck shell=sh disable=SC2034 # who sources this uses it
 version=$(sed -n 's/^VERSION = "\(.*\)"/\1/p' src/xpu_runtime/version.py)
@@ -12,7 +12,7 @@ COMMIT=${COMMIT:-$(git describe --always --abbrev=12 --dirty --exclude='*')}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export COMMIT SOURCE_DATE_EPOCH
 umask 022
-# make's own variables, where make runs us: CC of another build, for one.
+# If make runs us, its variables would reach our builds, for example the CC of another build.
 unset MAKEFLAGS MFLAGS MAKELEVEL || true
 
 # The tracked files and the wheels: copy_source BUILD FOLDER
@@ -22,8 +22,8 @@ copy_source() {
     cp -a "$1/wheels" "$2/build/"
 }
 
-# Puts packaging/scripts/NAME.sh in the place of each line @NAME@: what debs and rpms run on the machine.
-# put_scripts_in FILE [PERCENT], where PERCENT stands for a percent sign in that file.
+# Replaces each line @NAME@ by packaging/scripts/NAME.sh: the scripts of debs and rpms on the machine.
+# put_scripts_in FILE [PERCENT]; PERCENT stands for a percent sign in that file.
 put_scripts_in() {
     awk -v percent="${2:-%}" '
         /^@[a-z-]+@$/ {

@@ -1,30 +1,30 @@
-    # Of a removal that was begun, or of an earlier one.
+    # Leftovers of a removal, finished or not.
     rm -f /usr/bin/xpu-container-runtime.kept /run/xpu/callers
-    # Compiled on this machine, for its own Python; a start that comes meanwhile is only slower.
+    # Compile for this machine's own Python; a container that starts meanwhile only starts more slowly.
     if ! /usr/bin/python3 -IS /usr/lib/xpu-container-runtime/precompile.py; then
         echo "xpu-container-runtime: nothing could be compiled for $(/usr/bin/python3 --version 2>&1 || echo 'a missing python3');" >&2
         echo "  containers start all the same, more slowly; when it is mended: python3 -IS /usr/lib/xpu-container-runtime/precompile.py" >&2
     fi
     # Engines that know CDI devices read it (docs/how-to/cdi.md). Somebody else's file of that name stays, and is told.
     timeout 60 /usr/bin/xpu cdi generate > /dev/null || true
-    # Its members may see what is so on this node (docs/concepts/security.md). It outlives the package: files may be the group's.
+    # Its members may see the slices of this node (docs/concepts/security.md). It outlives the package: files may belong to it.
     if ! getent group xpu > /dev/null && ! groupadd --system xpu; then
         echo "xpu-container-runtime: there is no group xpu, whose members could use xpu ps without being root;" >&2
         echo "  to have it: groupadd --system xpu; systemctl try-restart xpu-agent" >&2
     fi
-    # The agent of an earlier version, where one runs: containers have their caps meanwhile.
+    # Restart a running agent of an earlier version: containers have their caps meanwhile.
     if [ -d /run/systemd/system ]; then
-        # Not without need: under systemd's cgroups it takes device rules from containers that an earlier version's hook has
-        # started. Where the distribution has moved to another Python, before-install.sh has written nothing.
+        # Reload only if units have changed: under systemd's cgroups a reload takes device rules from containers that an
+        # earlier version's hook has started. If only the Python has changed, before-install.sh has not run.
         known=/run/xpu-container-runtime.units
         if [ -e $known ] &&
             [ "$(cat $known)" != "$(cd /usr/lib/systemd/system && cksum xpu-agent.service xpu-inventory.service)" ]; then
             systemctl daemon-reload || true
         fi
-        # No advice to reload for a file that has another time and the same content.
+        # Quiet, because systemctl advises a reload for a file with a new time and the same content.
         SYSTEMD_LOG_LEVEL=err systemctl try-restart xpu-agent.service || true
-        # At a first installation, where a driver was loaded before udev had our rule for it. Later nobody starts what
-        # somebody has stopped.
+        # Only at a first installation, if a driver was loaded before udev had our rule. Later a stopped service stays
+        # stopped.
         if [ -e $known ] && [ ! -s $known ] && { [ -e /sys/module/nvidia ] || [ -e /sys/module/amdgpu ]; }; then
             systemctl start --no-block xpu-inventory.service xpu-agent.service || true
         fi

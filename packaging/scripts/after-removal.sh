@@ -1,29 +1,29 @@
-# Whether the process at /proc/PID, its argument, is root's, sees our processes and our files. Its name, words and environment
-# are its own to choose; these are not.
+# Whether the process at /proc/PID, its argument, is root's and sees our processes and our files. A process chooses its own
+# name, words and environment, but not these.
 is_the_hosts() {
     grep -qs '^Uid:.0.0.0.0$' "$1/status" &&
         [ "$(readlink "$1/ns/pid")" = "$(readlink /proc/self/ns/pid)" ] &&
         [ "$(stat -L -c %d:%i "$1/root" 2>/dev/null)" = "$(stat -c %d:%i /)" ]
 }
 
-# Those in /run/xpu/callers (before-removal.sh) that still run, a line each.
+# The processes in /run/xpu/callers (before-removal.sh) that still run, a line for each.
 recorded_callers() {
     [ -r /run/xpu/callers ] || return 0
     while read -r pid began what; do
-        # A configuration file that could not be changed is 1's, which runs always: until the file names us no more.
+        # Process 1, which always runs, stands for a configuration file that could not be changed: it counts while it names us.
         [ "$pid" != 1 ] || grep -qs /usr/bin/xpu-container-runtime "${what%%, until*}" || continue
         [ "$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d ' ' -f 20)" != "$began" ] || echo "$what"
     done < /run/xpu/callers
 }
 
-# The processes that will call us to delete a container, a line each: an engine that knows us may have started it since
-# /run/xpu/callers was written.
+# The processes that will call us to delete a container, a line for each: an engine that knows us may have started one
+# after /run/xpu/callers was written.
 monitors() {
     for process in /proc/[0-9]*; do
         case $(cat "$process/comm" 2>/dev/null) in
             containerd-shim*)
                 is_the_hosts "$process" || continue
-                # What a shim writes into its bundle, where it lies.
+                # Files that a shim writes into its bundle, its working directory.
                 grep -qs /usr/bin/xpu-container-runtime "$process/cwd/runtime" "$process/cwd/options.json" || continue
                 echo "container $(basename "$(readlink "$process/cwd")")" ;;
             conmon)
@@ -39,8 +39,8 @@ who_calls_us() {
     { recorded_callers; monitors; } | sort -u
 }
 
-# Ends what starts have begun for a device: MPS's daemon and its server. The hook does that with the device's last container;
-# what stands in for it does not.
+# Ends the MPS daemons and servers of devices. The hook ends them with the device's last container; the program that
+# replaces the hook does not.
 end_mps() {
     for process in /proc/[0-9]*; do
         case $(cat "$process/comm" 2>/dev/null) in nvidia-cuda-mps*) ;; *) continue ;; esac
@@ -49,7 +49,7 @@ end_mps() {
     done
 }
 
-# What is left to an operator where no script of ours comes again: grants' folders are mounts, which rm cannot remove.
+# The commands for an operator, if no script of ours runs again: grants' folders are mounts, which rm cannot remove.
 by_hand() {
     [ ! -d /run/xpu/devices/mps ] ||
         echo "grep -lsz ^CUDA_MPS_PIPE_DIRECTORY=/run/xpu/devices/ /proc/[0-9]*/environ | cut -d / -f 3 | xargs -r kill -9"
@@ -57,8 +57,8 @@ by_hand() {
     echo "rm -r /usr/bin/xpu-container-runtime /usr/bin/xpu-container-runtime-hook /run/xpu"
 }
 
-# Keeps the paths of the runtime and its hook good for those who call them, or removes what stood in for them. Its
-# argument is what the operator does when they are gone; "": a later call says who calls.
+# Keeps programs at the paths of the runtime and its hook for running callers; without callers it removes them. Its
+# argument has the operator's commands for the time after the callers; "": a later call names the callers.
 keep_paths_that_are_called() {
     program=/usr/bin/xpu-container-runtime
     hook=/usr/bin/xpu-container-runtime-hook
@@ -66,10 +66,9 @@ keep_paths_that_are_called() {
     callers=$(who_calls_us)
     if [ -z "$callers" ]; then
         rm -f $program.kept
-        # Not what somebody has installed there since.
+        # A later installation by somebody else stays.
         ! grep -qs '^# In the place of the removed' $hook || rm -f $program $hook
-        # Pages of containers that have ended since, and what MPS's server had. What somebody else has mounted there is not ours to take away, or to
-        # delete what is in it.
+        # Unmount pages of ended containers, and the folders of MPS. Mounts of somebody else, and their content, stay.
         end_mps
         grep -oE ' /run/xpu/(slices|sim|devices/mps)/[[:alnum:]/._-]+ ' /proc/self/mounts | sort -r | while read -r place; do
             umount -l "$place" || true

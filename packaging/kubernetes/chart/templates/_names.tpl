@@ -1,4 +1,4 @@
-{{/* What the schema would refuse in words that do not say what to write. */}}
+{{/* Values that the schema would refuse without saying what to write. */}}
 {{- define "xpu.check" -}}
 {{- $k := .Values.kubernetes }}
 {{- if not (regexMatch "^[1-9][0-9]{0,5}(MiB|GiB)$" $k.memoryUnit) }}
