@@ -27,11 +27,11 @@ struct mps_reply {
     uint32_t percent; /* the server's active thread percentage */
     uint64_t pinned;  /* bytes of device memory; 0: no limit */
     uint64_t key;     /* names the server to the driver */
-    uint32_t decides; /* the percentage is a namespace's: the client's own counts for nothing */
+    uint32_t decides; /* the percentage is a namespace's: the client's own has no effect */
     uint32_t zero;
 };
 
-/* The control daemon to its server, on the descriptor that the server is given; the server answers each. */
+/* From the control daemon to its server, on the descriptor that the server gets. The server answers each. */
 #define MPS_SERVER_FD 3
 
 #define MPS_STATUS "status"

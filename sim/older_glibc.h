@@ -1,7 +1,7 @@
 /*
- * Included before everything else in libraries that containers load: from glibc 2.38 on, its headers take
- * other functions for sscanf and the like, which differ in binary literals only and are in no older glibc.
- * The old ones are still there.
+ * Included before everything else in libraries that containers load. From glibc 2.38 on, its headers use
+ * other functions for sscanf and similar ones, which differ only in binary literals and are in no older
+ * glibc. The old ones still exist.
  */
 #ifndef XPU_SIM_OLDER_GLIBC_H
 #define XPU_SIM_OLDER_GLIBC_H
@@ -19,7 +19,7 @@ __asm__(".symver __isoc23_sscanf, __isoc99_sscanf@" SIM_OLDEST_SCANF);
 __asm__(".symver __isoc23_strtol, strtol@" SIM_OLDEST);
 __asm__(".symver __isoc23_strtoul, strtoul@" SIM_OLDEST);
 __asm__(".symver __isoc23_strtoull, strtoull@" SIM_OLDEST);
-/* In libc from glibc 2.34 on, which has its old version as well. */
+/* In libc from glibc 2.34 on, which has the old version as well. */
 __asm__(".symver pthread_create, pthread_create@" SIM_OLDEST);
 #endif
 

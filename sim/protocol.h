@@ -1,19 +1,19 @@
 /*
- * The messages between the simulated driver's parts: libcuda and libnvidia-ml (clients) to xpu-sim-driver
- * (the "kernel driver") over a SOCK_SEQPACKET unix socket.
+ * The messages between the simulated driver's parts: from libcuda and libnvidia-ml (clients) to
+ * xpu-sim-driver (the "kernel driver"), over a SOCK_SEQPACKET unix socket.
  *
- * Work goes another way: into a ring in memory that a context and the driver share, without a reply and
- * without a system call, as a real library writes commands to a channel (struct sim_queue below).
+ * Work goes another way: into a ring in memory that a context and the driver share. It needs no reply and no
+ * system call, like the commands that a real library writes to a channel (struct sim_queue below).
  *
- * One request, one reply with the same `seq`; replies to waits may come late and out of order. A request is
- * the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the fixed
+ * One request has one reply with the same `seq`. Replies to waits may come late and out of order. A request
+ * is the fixed struct, followed by a NUL-terminated path for the limit operations only. A reply is the fixed
  * struct, followed by `payload` bytes, whose layout depends on the operation. Both sides are of one build.
  *
- * Memory and events pass between processes as with NVIDIA's: by a key (cuIpc..., 128 secret bits); memory
- * also by a file descriptor, which is the writing end of a pipe: the driver has the other one, knows the pipe
- * when it comes back, and sees when no process has it any more. The bytes themselves lie in a sealed memfd of
- * each process, which goes to each process that opens its memory. Requests and replies marked "fd" carry one
- * (SCM_RIGHTS).
+ * Memory and events pass between processes as with NVIDIA's: by a key (cuIpc..., 128 secret bits). Memory
+ * also passes by a file descriptor, the writing end of a pipe. The driver has the other end, recognizes the
+ * pipe when it comes back, and sees when no process has it any more. The bytes themselves are in a sealed
+ * memfd of each process, which each process that opens the memory gets. Requests and replies marked "fd"
+ * carry one (SCM_RIGHTS).
  */
 #ifndef XPU_SIM_PROTOCOL_H
 #define XPU_SIM_PROTOCOL_H
@@ -34,23 +34,22 @@ enum {
     SIM_MAX_CONTEXTS = 64,        /* of one connection */
     SIM_MAX_ALLOCATIONS = 131072, /* of one connection */
     SIM_MAX_EVENTS = 4096,        /* of one context */
-    SIM_CONNECTIONS = 32,         /* the most that CUDA_DEVICE_MAX_CONNECTIONS may ask for */
+    SIM_CONNECTIONS = 32,         /* the most that CUDA_DEVICE_MAX_CONNECTIONS may request */
     SIM_OWN_CHANNELS = 16,        /* beyond those: for streams of the highest priority */
     SIM_MAX_CHANNELS = SIM_CONNECTIONS + SIM_OWN_CHANNELS, /* hardware queues of one context */
     SIM_QUEUE_DEPTH = 1024,     /* commands that one channel may have pending; the next one waits ... */
-    SIM_QUEUE_FREE = 64,        /* ... until so many places are free, so that not each is a wake-up */
+    SIM_QUEUE_FREE = 64,        /* ... until this many places are free, so that not each is a wake-up */
     SIM_RING = 2048,            /* commands that the driver has not taken yet */
     SIM_MAX_FLAGS = 1024,       /* that kernels of one context can raise */
     SIM_ALLOCATION_GRAIN = 512, /* bytes; sizes are rounded up to it */
     SIM_HOST_MEMORY = 1, /* flag of an allocation: it is in host memory, and takes none of the device's */
 };
 
-/* Not among the above: one value past INT_MAX would make all of an enum unsigned (from GCC 13 on, as in C23).
- */
+/* Not in the enum above: one value past INT_MAX would make all of it unsigned (from GCC 13 on, as in C23). */
 #define SIM_NO_MIG UINT32_MAX     /* `mig` of a request that means the whole device */
 #define SIM_NO_CONTEXT UINT32_MAX /* `context` of an allocation that outlives contexts */
 
-/* No limit, as NVML_DEVICE_MEMORY_LIMIT_MAX. */
+/* No limit, as in NVML_DEVICE_MEMORY_LIMIT_MAX. */
 #define SIM_LIMIT_MAX UINT64_MAX
 /* The longest simulated kernel, ns. */
 #define SIM_MAX_KERNEL_NS 3600000000000ull
@@ -58,13 +57,13 @@ enum {
 enum sim_operation {
     SIM_HELLO = 1,     /* → struct sim_hello */
     SIM_DEVICE,        /* device → struct sim_device */
-    SIM_MEMORY,        /* device, mig → value: total, used, reserved; as the caller's cgroup sees them */
+    SIM_MEMORY,        /* device, mig → value: total, used, reserved; in the view of the caller's cgroup */
     SIM_SENSORS,       /* device → value: GPU utilisation in percent */
     SIM_PROCESSES,     /* device, mig; argument: since (for `busy`) → struct sim_process[]; those that the
                         * caller's pid namespace shows */
     SIM_LIMIT_SET,     /* device, argument: soft, hard; path */
     SIM_LIMIT_GET,     /* device; path → value: soft, hard, used */
-    SIM_USERS,         /* → uint32_t[]: pids (as the driver sees them) that hold a context */
+    SIM_USERS,         /* → uint32_t[]: pids (in the driver's view) that hold a context */
     SIM_CTX_CREATE,    /* device, mig → value: context */
     SIM_CTX_DESTROY,   /* context */
     SIM_ALLOCATE,      /* context, or device and mig; argument: bytes, flags → value: allocation */
@@ -76,7 +75,7 @@ enum sim_operation {
     SIM_EVENT_TIME,  /* context, argument: event → value: when it completed, ns; SIM_PENDING before that */
     SIM_SYNC,        /* context, argument: channel, position; waits until all up to it is done */
     SIM_QUERY,       /* context, argument: channel, position; SIM_PENDING while it is not done */
-    SIM_DATA,        /* fd: where the bytes of this client's memory lie from now on */
+    SIM_DATA,        /* fd: the file with the bytes of this client's memory from now on */
     SIM_SHARE,       /* argument: allocation, offset in those bytes → value: key (two) */
     SIM_OPEN,        /* argument: key (two) → struct sim_opened, fd */
     SIM_EXPORT,      /* argument: allocation → fd; it has to be shared already */
@@ -92,7 +91,7 @@ enum sim_operation {
 
 enum sim_status {
     SIM_OK = 0,
-    SIM_INVALID,       /* an argument that makes no sense */
+    SIM_INVALID,       /* an invalid argument */
     SIM_NO_MEMORY,     /* device memory, or the cgroup's limit on it */
     SIM_NO_PERMISSION, /* not root on the host */
     SIM_NOT_FOUND,
@@ -100,15 +99,15 @@ enum sim_status {
     SIM_LOST,      /* the device fell off the bus */
     SIM_EXHAUSTED, /* the driver's own limits on one client */
     SIM_PENDING,
-    SIM_ILLEGAL_ADDRESS, /* a kernel of the context failed, and with it all that the context was given */
+    SIM_ILLEGAL_ADDRESS, /* a kernel of the context failed, and with it all of the context's work */
     SIM_ASSERT,          /* likewise */
-    SIM_MPS_LOST,        /* the client's MPS server is gone */
-    SIM_GONE,            /* made by the client side: the driver is not there (any more) */
+    SIM_MPS_LOST,        /* the client's MPS server has ended */
+    SIM_GONE,            /* made by the client side: there is no driver (any more) */
 };
 
 enum sim_kind {
     SIM_KERNEL = 1,  /* value: ns */
-    SIM_SPIN,        /* value: ns, number: flag; runs on until that is raised */
+    SIM_SPIN,        /* value: ns, number: flag; runs until that is raised */
     SIM_RAISE,       /* value: ns, number: flag; raises it at its end */
     SIM_FAULT,       /* value: ns, number: SIM_ILLEGAL_ADDRESS or SIM_ASSERT */
     SIM_RECORD,      /* number: event */
@@ -129,15 +128,13 @@ struct sim_command {
 };
 
 /*
- * Memory that a context and the driver share. The client writes commands and `head`; the driver takes
- * commands when it has a reason to look, and trusts nothing that lies here: a client's values may be wrong,
- * and may change at any time. `stamp` makes that late look harmless: a command runs as of the time when it
- * was given.
+ * Memory that a context and the driver share. The client writes commands and `head`. The driver takes
+ * commands when it has a reason to look, and trusts nothing in it: a client's values may be wrong, and may
+ * change at any time. `stamp` makes that late look harmless: a command runs from the time when it was given.
  */
 struct sim_queue {
     _Alignas(64) uint64_t head; /* commands so far; written by the client */
-    _Alignas(
-        64) uint64_t tail; /* the commands that the driver has taken; the driver writes this and the next */
+    _Alignas(64) uint64_t tail; /* commands that the driver has taken; the driver writes this and the next */
     uint64_t completed[SIM_MAX_CHANNELS]; /* positions, as of the driver's last look */
     uint32_t fault;                       /* SIM_OK, or the failure */
     _Alignas(64) struct sim_command commands[SIM_RING];
@@ -177,7 +174,7 @@ struct sim_fault {
     int32_t result; /* an nvmlReturn_t */
 };
 
-/* The configuration of a MIG device, and of a card: members here, keys in driver/config.c. */
+/* The settings of a MIG device, and of a card: members here, keys in driver/config.c. */
 #define SIM_MIG_KEYS(NUMBER64, NUMBER32, TEXT)                                                               \
     NUMBER64(memory) /* bytes */                                                                             \
     NUMBER32(gi)                                                                                             \
@@ -204,7 +201,7 @@ struct sim_fault {
     NUMBER32(mig_enabled)                                                                                    \
     NUMBER32(multicast)        /* 1: a switch connects it with others */                                     \
     NUMBER32(pageable)         /* 1: its kernels may use any memory of the process, which moves to it */     \
-    NUMBER32(locality_domains) /* parts that its memory is in; 0: as 1 */                                    \
+    NUMBER32(locality_domains) /* parts of its memory; 0: as 1 */                                            \
     NUMBER32(host_pids)        /* 1: processes are listed by the host's ids, in containers too */            \
     NUMBER32(domain)                                                                                         \
     NUMBER32(bus)                                                                                            \
@@ -242,7 +239,7 @@ struct sim_device {
     struct sim_mig mig[SIM_MAX_MIG];
 };
 
-/* Memory of another process (or of one's own, by another way), with the descriptor of its bytes. */
+/* Memory of another process (or of one's own, in another way), with the descriptor of its bytes. */
 struct sim_opened {
     uint64_t allocation; /* as after SIM_ALLOCATE */
     uint64_t size, offset;
@@ -255,10 +252,10 @@ struct sim_opened {
 struct sim_process {
     uint64_t memory;  /* bytes */
     uint32_t pid;     /* in the caller's pid namespace */
-    uint32_t busy;    /* percent, the mean of the samples since the time that was asked for */
+    uint32_t busy;    /* percent, the mean of the samples since the requested time */
     uint32_t gi, ci;  /* SIM_NO_MIG without MIG */
-    uint64_t sampled; /* when the last was taken in which it was busy, us since 1970 */
-    uint64_t busy_ns; /* device time that it has used in all */
+    uint64_t sampled; /* the last sample in which it was busy, us since 1970 */
+    uint64_t busy_ns; /* its device time so far */
     uint64_t age;     /* ns since it came */
     uint64_t started; /* that time, us since 1970 */
 };

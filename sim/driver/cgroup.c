@@ -1,9 +1,9 @@
 /*
  * The tree of cgroups (v2) that are charged for device memory or have a limit.
  *
- * A cgroup is known by its path and by its folder's inode, so that one which was removed and made anew
- * starts without limit and debt. Use is summed upwards at every charge; a limit is checked at the cgroup
- * that has it and at all above it, as the kernel's dmem controller does.
+ * A cgroup is identified by its path and by its folder's inode: one that was removed and made anew starts
+ * without limit and debt. Use is summed upwards at every charge. A limit is checked at its own cgroup and at
+ * all above it, as by the kernel's dmem controller.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -38,8 +38,8 @@ static struct cgroup *new_node(struct cgroup *parent, const char *name, size_t l
     return node;
 }
 
-/* Walks /proc/self/mountinfo. With `path`, *inside becomes the rest of it below a cgroup v2 mount, as a path
- * in the tree; without, the folder of the mount that shows the whole tree is opened. */
+/* Reads /proc/self/mountinfo. With `path`, *inside becomes the rest of it below a cgroup v2 mount, as a path
+ * in the tree. Without, it opens the folder of the mount that shows the whole tree. */
 static bool find_mount(const char *path, char *inside, size_t capacity) {
     FILE *mounts = fopen("/proc/self/mountinfo", "re");
     if (!mounts)
@@ -126,7 +126,7 @@ static struct cgroup *child_of(struct cgroup *parent, const char *name, size_t l
     return create ? new_node(parent, name, length, inode) : NULL;
 }
 
-/* The node of a path in the tree ("/a/b"), made if `create`; NULL where the folder does not exist. */
+/* The node of a path in the tree ("/a/b"), made if `create`; NULL if the folder does not exist. */
 static struct cgroup *node_at(const char *path, bool create) {
     if (base < 0)
         return NULL;
@@ -142,7 +142,7 @@ static struct cgroup *node_at(const char *path, bool create) {
         size_t length = (size_t)(end - path);
         struct stat found;
         if (length >= sizeof sofar || (end - start == 2 && start[0] == '.' && start[1] == '.'))
-            break; /* outside of this namespace's view */
+            break; /* outside this namespace's view */
         memcpy(sofar, path, length);
         sofar[length] = 0;
         struct cgroup *next = NULL;
@@ -153,7 +153,7 @@ static struct cgroup *node_at(const char *path, bool create) {
         node = next;
         start = end;
     }
-    prune(node); /* nodes made on the way to a folder that is not there */
+    prune(node); /* nodes made on the way to a missing folder */
     return NULL;
 }
 
@@ -174,7 +174,8 @@ static bool read_path(pid_t pid, char *path, size_t capacity) {
     return found;
 }
 
-/* Does the path lead to the same folder as before? One stat; a walk from the root takes one a component. */
+/* Whether the path still leads to the same folder. This takes one stat; a walk from the root takes one a
+ * component. */
 static bool is_current(const struct cgroup *node, const char *path) {
     struct stat found;
     const char *relative = path + strspn(path, "/");
@@ -244,7 +245,7 @@ static void drop_limits(struct cgroup *group) {
     cgroup_release(group);
 }
 
-/* Drops the limits of cgroups that were removed: a limit holds its node, which would stay for ever. */
+/* Drops the limits of removed cgroups: a limit holds its node, which would stay for ever. */
 static void sweep(struct cgroup *group, char *path, size_t length) {
     struct cgroup *next;
     for (struct cgroup *child = group->children; child; child = next) {
@@ -252,7 +253,7 @@ static void sweep(struct cgroup *group, char *path, size_t length) {
         size_t end = length + (size_t)snprintf(path + length, PATH_MAX - length, "/%s", child->name);
         if (end >= PATH_MAX)
             continue;
-        child->references++; /* so that it outlives its children and its limit here */
+        child->references++; /* it must outlive its children and its limit here */
         sweep(child, path, end);
         path[end] = 0;
         if (!is_current(child, path)) {

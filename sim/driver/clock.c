@@ -1,5 +1,5 @@
 /*
- * The driver's time, and how much of it a unit or a context was busy.
+ * The driver's time, and a unit's or a context's busy part of it.
  */
 #define _GNU_SOURCE
 #include "state.h"

@@ -1,6 +1,6 @@
 /*
- * The driver's configuration: a flat file of key=value lines, as `xpu sim up` writes it from a topology.
- * It comes from our own program, so that a line which is not understood is an error and never a guess.
+ * The driver's configuration: a flat file of key=value lines, which `xpu sim up` writes from a topology. It
+ * comes from our own program, so an unknown line is an error and never a guess.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -76,7 +76,7 @@ static bool assign(const struct key *keys, void *target, const char *name, const
     return false;
 }
 
-/* Reads "N." at *text, N below `most`, and steps over it. */
+/* Reads "N." at *text, N below `most`, and moves *text behind it. */
 static bool numbered(const char **text, uint32_t most, uint32_t *index) {
     char *end = NULL;
     if (**text < '0' || **text > '9')

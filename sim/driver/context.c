@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A slot is used again, a number only after very many others. */
+/* A slot is reused, a number only after very many others. */
 enum { USES = 1 << 25 };
 
 static void give_place(struct context *context) {
@@ -61,7 +61,7 @@ enum sim_status context_queue(struct context *context, int *fd) {
     if (context->queue)
         return SIM_INVALID;
     int made = memfd_create("nvidia-sim-queue", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    /* Sealed, or the client could cut it short, and the driver would die of reading it. */
+    /* Sealed: otherwise the client could cut it short, and the driver would die of reading it. */
     bool good = made >= 0 && ftruncate(made, sizeof *context->queue) == 0 &&
                 fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
     void *place =

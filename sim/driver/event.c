@@ -1,9 +1,9 @@
 /*
- * Events. A record stands at a position of a channel of its context, and is complete when that is done.
+ * Events. A record is at a position of a channel of its context, and is complete when that is done.
  *
- * A shared event is known by a key, as shared memory is: each context that has it has a number of its own for
- * it, and all see the latest record, of any context. Its key is good while its maker has it; a process that
- * has opened it by then keeps it. A record whose context is gone is complete: its work is not under way.
+ * A shared event has a key, as shared memory has. Each context with the event has a number of its own for it,
+ * and all see the latest record, of any context. Its key is valid while its maker has it; a process that has
+ * opened it by then keeps it. A record of an ended context is complete: its work is not under way.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -18,7 +18,7 @@ struct shared_event {
     struct context *recorder;    /* NULL: complete, or never recorded */
     uint32_t channel;
     uint64_t position;   /* of the latest record, in that channel of the recorder's */
-    uint32_t references; /* numbers of contexts */
+    uint32_t references; /* numbers that contexts have for it */
     struct shared_event *next;
 };
 
@@ -70,7 +70,7 @@ enum sim_status event_destroy(struct context *context, uint64_t number) {
         return SIM_INVALID;
     if (event->shared)
         let_go(event->shared, context);
-    /* A pending record of it completes nothing that has its number by then. */
+    /* A pending record of it completes no later event with its number. */
     *event = (struct event){.generation = event->generation};
     return SIM_OK;
 }

@@ -1,13 +1,13 @@
 /*
  * xpu-sim-driver: the "kernel driver" of the simulated device.
  *
- * A daemon and not shared memory, as only another process can know a client's true pid and cgroup, and see it
- * die: the peer's credentials and a pidfd come with each connection, and all memory of a process is freed
- * when either end of it is gone. One thread, one epoll, only libc.
+ * It is a daemon and not shared memory, because only another process can know a client's true pid and cgroup,
+ * and see its end. The peer's credentials and a pidfd come with each connection, and all memory of a process
+ * is freed when either end of it is gone. It has one thread, one epoll, and only libc.
  *
  *     xpu-sim-driver --config FILE [--ready-fd N] [--foreground]
  *
- * On the ready descriptor it writes "ok\n" once it listens, or a line that says why it cannot.
+ * When it listens it writes "ok\n" on the ready descriptor; if it cannot, a line with the reason.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -34,13 +34,13 @@
 static int timer_fd, signal_fd, listen_fd;
 static uint32_t connection_limit = MAX_CONNECTIONS;
 
-/* Binds with the folder as working directory, as its path may be longer than a socket's address holds. */
+/* Binds with the folder as working directory: its path may be too long for a socket's address. */
 static void listen_at(const char *folder) {
     struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = SIM_SOCKET_NAME};
     listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listen_fd < 0 || chdir(folder) < 0)
         give_up("cannot listen in", folder);
-    (void)unlink(SIM_SOCKET_NAME); /* left by a driver that was killed: by the pid file's lock none runs */
+    (void)unlink(SIM_SOCKET_NAME); /* a killed driver left it: none runs, by the pid file's lock */
     if (bind(listen_fd, (struct sockaddr *)&name, sizeof name) < 0 || chmod(SIM_SOCKET_NAME, 0666) < 0 ||
         listen(listen_fd, 128) < 0)
         give_up("cannot listen in", folder);
@@ -53,7 +53,8 @@ static int pidfd_of(int socket, pid_t pid) {
     socklen_t size = sizeof fd;
     if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0)
         return fd;
-    /* Linux before 6.5. Any other error means that the peer is dead, and its pid perhaps another's by now. */
+    /* Linux before 6.5. Any other error means that the peer is dead, and that another process may have its
+     * pid. */
     return errno == ENOPROTOOPT ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
@@ -93,8 +94,8 @@ static void accept_one(void) {
     state.client_count++;
 }
 
-/* Frees a client's memory at once, so that a process that has seen it die finds the memory free. The struct
- * itself is freed at the end of the round, as events of this round may still point to it. */
+/* Frees a client's memory at once, so that a process that has seen its end finds the memory free. The struct
+ * itself is freed at the end of the round, because events of this round may still point to it. */
 static void let_go(struct client *client) {
     mps_leave(client);
     waits_drop_client(client); /* dooms it */
@@ -116,7 +117,7 @@ static void drop(struct client *client) {
     free(client);
 }
 
-/* The descriptor that came with a message, or -1; of several, none is kept. */
+/* The descriptor that came with a message, or -1. Of several, none is kept. */
 static int received(struct msghdr *message) {
     int fd = -1, count = 0;
     for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
@@ -135,7 +136,7 @@ static int received(struct msghdr *message) {
     return fd;
 }
 
-/* One message, so that no client keeps the others waiting. */
+/* Reads one message, so that no client keeps the others waiting. */
 static void serve(struct client *client) {
     static char message[sizeof(struct sim_request) + SIM_MAX_PATH];
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
@@ -171,7 +172,7 @@ static void drop_doomed(void) {
 static void arm_timer(uint64_t due, uint64_t now) {
     struct itimerspec when = {0};
     if (due) {
-        /* A wait's due time moves on while other contexts get their slices: look again, but not too often. */
+        /* A wait's due time moves while other contexts get their slices: look again, but not too often. */
         uint64_t soonest = now + 20000;
         due = due < soonest ? soonest : due;
         when.it_value.tv_sec = (time_t)(due / 1000000000ull);
@@ -180,7 +181,7 @@ static void arm_timer(uint64_t due, uint64_t now) {
     (void)timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-/* A process that has the descriptor may write into the pipe: these bytes are thrown away. */
+/* A process with the descriptor may write into the pipe. These bytes are dropped. */
 static void handle_event(struct handle *handle, uint32_t events) {
     char text[4096];
     if (read(handle->fd, text, sizeof text) <= 0 && (events & EPOLLHUP))
@@ -194,11 +195,10 @@ static unsigned kind_of(const struct epoll_event *event) { return (uintptr_t)eve
 static void *watched(const struct epoll_event *event) { return (char *)event->data.ptr - kind_of(event); }
 
 /*
- * Takes back memory that no process has any more, before any request of the same round. Without this, a
- * request could find memory of a process that was dead when it was sent: the driver closes its own copy of a
- * descriptor only after the reply that took the descriptor along. If it loses its processor in between, the
- * process that got it may die, and another one ask, before the last copy is closed; then the request comes
- * first here.
+ * Takes back memory that no process has any more, before any request of the same round. Otherwise a request
+ * could find memory of a process that was dead when it was sent. The driver closes its own copy of a
+ * descriptor only after the reply with the descriptor. If it loses its processor in between, the receiving
+ * process may die, and another one ask, before the last copy is closed. Then the request comes first here.
  */
 static void take_back(const struct epoll_event *events, int count) {
     for (int i = 0; i < count; i++)

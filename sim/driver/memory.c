@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The memory for programs. */
+/* The memory that programs can have. */
 static uint64_t unit_total(uint32_t device, uint32_t mig) {
     const struct sim_device *info = &state.devices[device].info;
     return mig == SIM_NO_MIG ? info->memory - info->reserved : info->mig[mig].memory;
@@ -21,7 +21,7 @@ static uint64_t *usage_of(struct client *client, const struct block *block) {
     return &client->usage[block->device][block->mig == SIM_NO_MIG ? 0 : 1 + block->mig];
 }
 
-/* A free slot; slots are reused, and told apart by their generation. */
+/* A free slot. Slots are reused, and their generation distinguishes them. */
 static struct slot *free_slot(struct client *client) {
     for (uint32_t i = client->first_free; i < client->slot_capacity; i++)
         if (!client->slots[i].block) {
@@ -59,7 +59,7 @@ enum sim_status memory_join(struct client *client, uint32_t context, struct bloc
     return SIM_OK;
 }
 
-/* Charges a block's size to its unit and cgroups; the status tells which of them it does not fit. */
+/* Charges a block's size to its unit and cgroups. The status says which of them has no room. */
 static enum sim_status book(struct client *client, struct block *block) {
     struct unit *unit = unit_of(block->device, block->mig);
     uint64_t total = unit_total(block->device, block->mig);
@@ -85,7 +85,7 @@ static void unbook(struct block *block) {
     cgroup_uncharge(block->cgroup, block->device, block->size);
 }
 
-/* Allocates a block like `wanted`, which has size, device and mig set. */
+/* Allocates a block like `wanted`, whose size, device and mig are set. */
 static enum sim_status take(struct client *client, uint32_t context, const struct block *wanted, bool host,
                             uint64_t *id) {
     struct block *block = malloc(sizeof *block);
@@ -109,7 +109,7 @@ enum sim_status memory_take(struct client *client, uint32_t context, struct bloc
     return take(client, context, wanted, false, id);
 }
 
-/* Whether it is within the limit of pinned memory that a client under MPS has. */
+/* Whether it is within the limit of pinned memory of a client under MPS. */
 static bool is_within_pinned(const struct client *client, uint64_t size) {
     return !client->mps.pinned ||
            (client->mps.held <= client->mps.pinned && size <= client->mps.pinned - client->mps.held);
@@ -224,7 +224,7 @@ void memory_report(struct client *client, uint32_t device, uint32_t mig, uint64_
     if (limit) {
         if (limit->hard[device] < *total) {
             *total = limit->hard[device];
-            *reserved = 0; /* the limit's size is all that is seen */
+            *reserved = 0; /* a program sees only the limit's size */
         }
         *used = limit->used[device];
     } else if (mig == SIM_NO_MIG) {

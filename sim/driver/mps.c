@@ -1,6 +1,6 @@
 /*
- * Clients under an MPS server: a client like others (nvidia-cuda-mps-server), by whose key they join it.
- * Their shared state ends with it.
+ * Clients under an MPS server. The server is a client like others (nvidia-cuda-mps-server), and they join it
+ * by its key. Their shared state ends with it.
  */
 #define _GNU_SOURCE
 #include "state.h"

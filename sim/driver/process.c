@@ -1,5 +1,5 @@
 /*
- * /proc's facts about a client's process: its namespace and cgroup, and the others that it may see.
+ * /proc's facts about a client's process: its namespace and cgroup, and the processes that it may see.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -55,7 +55,7 @@ static uint32_t pid_inside(pid_t pid) {
     return inside;
 }
 
-/* Adds the memory of one connection of a process on one unit; several connections are one process. */
+/* Adds the memory of one connection of a process on one unit. Several connections are one process. */
 static void add_usage(struct client *client, uint32_t device, uint32_t mig, uint64_t since,
                       struct sim_process *entry) {
     uint64_t now = clock_now(), time, index = mig == SIM_NO_MIG ? 0 : 1 + mig;

@@ -1,6 +1,6 @@
 /*
  * Commands on their way from a context's shared queue to its channels. The memory is the client's as well:
- * each command is copied before it is looked at, and a client that fills it wrongly is dropped.
+ * each command is copied before it is read, and a client that fills it wrongly is dropped.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Twice the places; the commands stay at theirs. */
+/* Doubles the places. The commands keep theirs. */
 static bool grow(struct client *client, struct channel *channel) {
     uint32_t capacity = channel->capacity ? channel->capacity * 2 : 16, more = capacity - channel->capacity;
     if (client->queued + more > MAX_QUEUED_PER_CONNECTION || state.queued + more > MAX_QUEUED)
@@ -44,7 +44,7 @@ static bool is_valid(const struct sim_command *given) {
     return given->kind == SIM_RECORD || given->kind == SIM_WAIT_SHARED || given->kind == SIM_MARK;
 }
 
-/* The commands that a command waits for; a context that is gone has nothing under way. */
+/* The commands that a command waits for. An ended context has nothing under way. */
 static void aim(struct context *context, const struct sim_command *given, struct command *command) {
     struct context *target = context_of(context->client, given->context);
     uint32_t channel = given->number;
@@ -60,9 +60,9 @@ static void aim(struct context *context, const struct sim_command *given, struct
     state.across += command->across;
 }
 
-/* Neither before an earlier command, nor in the future, against any claim of the client. `now` is the time
- * when this look at the queue began: a command given since then keeps its time, or it would be done before it
- * was given. */
+/* Neither before an earlier command, nor in the future, whatever the client claims. `now` is the time when
+ * this look at the queue began: a command given since then keeps its time, or it would be done before it was
+ * given. */
 static uint64_t stamp_of(const struct context *context, const struct sim_command *given, uint64_t now) {
     uint64_t stamp = given->stamp;
     if (stamp > now && stamp > (now = clock_now()))
@@ -111,7 +111,7 @@ void queue_take(struct context *context, uint64_t now) {
         struct sim_command given;
         memcpy(&given, &queue->commands[context->taken % SIM_RING], sizeof given);
         __asm__ volatile("" ::: "memory"); /* the copy is checked, and the original is not read again */
-        /* Given since `now` was read: taken next time, so that nothing is done before it was given. */
+        /* Given since `now` was read: it is taken next time, so that nothing is done before it was given. */
         if (given.stamp > now && given.stamp <= clock_now())
             break;
         context->taken++;

@@ -26,7 +26,7 @@ void answer(struct client *client, uint64_t seq, enum sim_status status, const s
             message.msg_controllen = sizeof control.buffer;
         }
     }
-    /* A client that does not read its replies is not waited for. */
+    /* The driver does not wait for a client that does not read its replies. */
     if (sendmsg(client->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         client->doomed = true;
 }

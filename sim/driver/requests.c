@@ -1,7 +1,7 @@
 /*
- * Clients' requests. A client may be any process of any container: everything it sends is checked here before
- * anything else sees it, it is answered without waiting for it, and the records that it can make the driver
- * keep are bounded.
+ * Clients' requests. A client may be any process of any container. All of its input is checked here before
+ * anything else sees it, the reply waits for nothing, and the records that it can make the driver keep are
+ * bounded.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -19,7 +19,8 @@ static bool is_alive(const struct client *client) {
 static enum sim_status limit_set(struct client *client, const struct sim_request *request, const char *path) {
     const struct sim_device *info = &state.devices[request->device].info;
     uint64_t soft = request->argument[0], hard = request->argument[1];
-    /* Alive after /proc was asked: so the answer was the client's, not a later process's of that pid. */
+    /* It is alive after the question to /proc: so the answer was about the client, not about a later process
+     * of that pid. */
     if (client->uid != 0 || !process_on_host(client->pid) || !is_alive(client))
         return SIM_NO_PERMISSION;
     if (!state.memory_limits || info->mig_enabled)
@@ -52,10 +53,10 @@ static enum sim_status limit_get(struct client *client, const struct sim_request
     return status;
 }
 
-/* Those that have their reply later where it is not SIM_OK yet. */
+/* Those whose reply comes later if it is not SIM_OK yet. */
 static bool waits(uint32_t operation) { return operation == SIM_SYNC || operation == SIM_EVENT_SYNC; }
 
-/* Is all done up to a position of a context's channel? */
+/* Whether all is done up to a position of a context's channel. */
 static enum sim_status reach(struct client *client, struct context *context,
                              const struct sim_request *request, uint64_t channel, uint64_t position) {
     if (channel >= SIM_MAX_CHANNELS || position > context->channels[channel].accepted)
@@ -194,7 +195,7 @@ static enum sim_status on_memory(struct client *client, const struct sim_request
         return share_block(client, argument[0], argument[1], said->value);
     case SIM_EXPORT:
         status = share_export(client, argument[0], &said->fd);
-        said->close = true; /* ours is only for the way: the client is to have the last one */
+        said->close = true; /* ours is only for the way: the client must have the last one */
         return status;
     case SIM_OPEN:
         status = share_open(client, argument, opened, &said->fd);
@@ -208,7 +209,7 @@ static enum sim_status on_memory(struct client *client, const struct sim_request
     return status;
 }
 
-/* Is it one of our libraries that speaks? */
+/* Whether one of our libraries is speaking. */
 static bool is_well_formed(const struct sim_request *request, const char *path, size_t path_size, int fd) {
     bool takes_path = request->operation == SIM_LIMIT_SET || request->operation == SIM_LIMIT_GET;
     bool takes_fd = request->operation == SIM_DATA || request->operation == SIM_IMPORT;

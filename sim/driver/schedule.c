@@ -1,24 +1,24 @@
 /*
- * Simulated device time. Contexts with work take turns on a unit by time slices, as on a card; from one to
- * another there is a switch, whose time belongs to no context. In a context the first commands of all
- * channels run at the same time and share the unit equally, so that device time is neither made nor lost by
- * running side by side. Records and waits take no time, but they too are done only in their context's turn.
+ * Simulated device time. Contexts with work take turns on a unit by time slices, as on a card. Between two of
+ * them there is a switch, whose time belongs to no context. In a context the first commands of all channels
+ * run at the same time and share the unit equally, so that running side by side neither makes nor loses
+ * device time. Records and waits take no time, but they too are done only in their context's turn.
  *
- * The contexts of one MPS server's clients have one turn together, in which each has its client's percentage
- * of the unit, or less in proportion if the sum is more than all.
+ * The contexts of one MPS server's clients have one turn together. In it each has its client's percentage of
+ * the unit, or less in proportion if the sum exceeds the whole.
  *
- * Time is computed, not waited for: a unit's work is simulated up to "now" at each look, from the times at
- * which it was given, so that results do not depend on when the driver itself gets the CPU.
+ * Time is computed, not waited for: at each look a unit's work is simulated up to "now", from the times at
+ * which it was given. So results do not depend on when the driver itself gets the CPU.
  */
 #define _GNU_SOURCE
 #include "state.h"
 
-enum { ACROSS_NS = 50000 }; /* how exactly the work of one unit waits for another's */
+enum { ACROSS_NS = 50000 }; /* the precision with which the work of one unit waits for another's */
 
 enum readiness {
     LATER,   /* not given yet, as of the unit's clock */
     BLOCKED, /* waits for other work */
-    INSTANT, /* is done as soon as it is the context's turn */
+    INSTANT, /* done as soon as its context has the turn */
     RUNS,
 };
 
@@ -38,7 +38,7 @@ static enum readiness readiness_of(const struct context *context, const struct c
     return channel->executed == command->end ? INSTANT : RUNS;
 }
 
-/* For each channel that has commands: `i` is its number. A step of the loop may empty it. */
+/* For each channel with commands: `i` is its number. A step of the loop may empty it. */
 #define EACH_ACTIVE(context, i)                                                                              \
     for (uint64_t active_left = (context)->active, i; active_left; active_left &= active_left - 1)           \
         if (i = (uint64_t)__builtin_ctzll(active_left), true)
@@ -63,7 +63,7 @@ static void complete(struct context *context, uint32_t number) {
     queue_done(context, number);
 }
 
-/* Completes commands that take no time (any more); returns how many commands run. */
+/* Completes commands that take no (more) time. Returns the number of running commands. */
 static uint32_t settle(struct context *context) {
     uint32_t running;
     bool changed;
@@ -92,7 +92,8 @@ static bool turn_has_work(struct context *context) {
     return false;
 }
 
-/* The next one in turn that has work, or others for which it stands: `from`, if none before it. */
+/* The next context in turn that has work, or that stands for others with work: `from`, if none comes before
+ * it. */
 static struct context *next_with_work(struct context *from) {
     struct context *context = from;
     do {
@@ -112,7 +113,7 @@ static void begin_turn(struct unit *unit, struct context *context) {
 
 static uint64_t least(uint64_t one, uint64_t other) { return one < other ? one : other; }
 
-/* When a context's next command that is on its way can begin; `limit`, if none before that. */
+/* The time at which a context's next command can begin; `limit`, if none does before that. */
 static uint64_t next_stamp(const struct context *context, uint64_t limit) {
     EACH_ACTIVE(context, i) {
         uint64_t stamp = queue_head(&context->channels[i])->stamp;
@@ -122,7 +123,7 @@ static uint64_t next_stamp(const struct context *context, uint64_t limit) {
     return limit;
 }
 
-/* No context has work: up to when that stays so. */
+/* No context has work: the time until which that lasts. */
 static uint64_t idle_until(const struct unit *unit, uint64_t limit) {
     const struct context *context = unit->ring;
     if (context)
@@ -132,7 +133,8 @@ static uint64_t idle_until(const struct unit *unit, uint64_t limit) {
     return limit;
 }
 
-/* Those that have the turn, and how many of their commands run; of a context: `percent` parts of `whole`. */
+/* The contexts with the turn, and the number of their running commands. A context has `percent` parts of
+ * `whole`. */
 static struct turn {
     struct context *contexts[MAX_ALL_CONTEXTS];
     uint32_t running[MAX_ALL_CONTEXTS];
@@ -144,7 +146,8 @@ static uint64_t percent_of(const struct context *context) {
     return context->client->mps.server ? context->client->mps.percent : 100;
 }
 
-/* Completes commands that take no time for all contexts that have the turn; returns how many commands run. */
+/* Completes commands that take no time for all contexts with the turn. Returns the number of running
+ * commands. */
 static uint32_t settle_turn(struct unit *unit) {
     struct context *first = unit->running, *context = first;
     uint32_t all = 0;
@@ -159,7 +162,7 @@ static uint32_t settle_turn(struct unit *unit) {
     }
     for (uint32_t i = 0; i < turn.count; i++) {
         if (!turn.contexts[i]->in_ring)
-            turn.running[i] = 0; /* another's fault was its as well */
+            turn.running[i] = 0; /* another's fault was its own as well */
         turn.whole += turn.running[i] ? percent_of(turn.contexts[i]) : 0;
         all += turn.running[i];
     }
@@ -167,7 +170,7 @@ static uint32_t settle_turn(struct unit *unit) {
     return all;
 }
 
-/* Time until the first of a context's running commands is done; UINT64_MAX: none will be, by itself. */
+/* Time until the first of a context's running commands is done; UINT64_MAX: none will be by itself. */
 static uint64_t to_next_end(const struct context *context, uint32_t running, uint64_t whole) {
     uint64_t shortest = UINT64_MAX, percent = percent_of(context);
     EACH_ACTIVE(context, i) {
@@ -199,7 +202,7 @@ static void run_context(struct context *context, uint32_t running, uint64_t step
     meter_add(&context->meter, clock, clock + step * percent / turn.whole);
 }
 
-/* One step of those that have the turn, in which nothing begins or ends before its end. */
+/* One step of the contexts with the turn, in which nothing begins or ends before its end. */
 static void run(struct unit *unit, uint64_t until) {
     bool alone = true;
     uint64_t step = until - unit->clock;
@@ -254,7 +257,7 @@ static void simulate(struct unit *unit, uint64_t until) {
         if (unit->switch_left) {
             uint64_t step = least(unit->switch_left, until - unit->clock);
             unit->switch_left -= step;
-            meter_add(&unit->meter, unit->clock, unit->clock + step); /* busy, with work of no context */
+            meter_add(&unit->meter, unit->clock, unit->clock + step); /* busy, with no context's work */
             unit->clock += step;
         } else {
             run(unit, until);
@@ -267,8 +270,7 @@ static void take_all(struct unit *unit, uint64_t now) {
         queue_take(context, now);
 }
 
-/* Work of one unit waits for another's: all go on together, by steps that are short beside the simulated
- * time. */
+/* Work of one unit waits for another's: all go on together, by steps that are short in simulated time. */
 static void advance_all(uint64_t now) {
     uint64_t oldest = now;
     for (uint32_t i = 0; i < state.device_count; i++)
@@ -295,7 +297,7 @@ void unit_advance(struct unit *unit, uint64_t now) {
         simulate(unit, now);
 }
 
-/* When a unit's turn can pass on, at the earliest and if nothing is given to it; 0: it does not. */
+/* The earliest time when a unit's turn can pass on without new work; 0: it does not. */
 static uint64_t turn_ends(const struct unit *unit) {
     const struct context *context = unit->running;
     uint64_t rest = 0;
@@ -316,7 +318,7 @@ uint64_t context_due(const struct context *context, uint32_t number, uint64_t po
     if (state.across)
         return unit->clock + (own > 4 * ACROSS_NS ? own : 4 * ACROSS_NS);
     if (!unit->running) {
-        uint64_t soonest = idle_until(unit, UINT64_MAX); /* something was given after this look began */
+        uint64_t soonest = idle_until(unit, UINT64_MAX); /* new work was given after this look began */
         return soonest == UINT64_MAX ? 0 : soonest;
     }
     if (!share_turn(unit->running, context))

@@ -1,8 +1,8 @@
 /*
- * Memory that several processes have: by key, or by a descriptor that is handed on.
+ * Memory that several processes have: by key, or by a descriptor that is passed on.
  *
- * The bytes of a client's memory are in a file of its own, which must be sealed against shrinking: otherwise
- * it could kill a process that has mapped it.
+ * The bytes of a client's memory are in a file of its own. It must be sealed against shrinking: otherwise the
+ * client could kill a process that has mapped it.
  */
 #define _GNU_SOURCE
 #include "state.h"

@@ -1,6 +1,5 @@
 /*
- * The daemon's start: into the background, the file with its pid, and the message to the process that waits
- * for it.
+ * The daemon's start: into the background, the file with its pid, and the message to the waiting process.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -33,8 +32,8 @@ _Noreturn void give_up(const char *what, const char *where) {
     exit(1);
 }
 
-/* "PID START\n", START as in /proc/PID/stat: a later reader can tell this process from a later one of the
- * same pid. The lock is held as long as the driver lives. */
+/* "PID START\n", START as in /proc/PID/stat: a later reader can distinguish this process from a later one of
+ * the same pid. The lock is held as long as the driver lives. */
 void write_pid_file(const char *path) {
     char text[2048] = "", line[64];
     int stat_fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);

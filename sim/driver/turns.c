@@ -1,5 +1,5 @@
 /*
- * Whose turn it is on a unit: the ring of contexts with commands.
+ * The turns on a unit: the ring of contexts with commands.
  */
 #define _GNU_SOURCE
 #include "state.h"

@@ -1,5 +1,5 @@
 /*
- * Replies that are due later: to a client that waits for work.
+ * Replies that come later, to a client that waits for work.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -41,7 +41,7 @@ uint64_t waits_resolve(uint64_t now) {
             if (due && (!soonest || due < soonest))
                 soonest = due;
             link = &wait->next;
-        } else { /* a failure is its own context's alone */
+        } else { /* a failure belongs to its own context alone */
             finish(link, wait->client == context->client ? context->fault : SIM_OK);
         }
     }
@@ -51,7 +51,7 @@ uint64_t waits_resolve(uint64_t now) {
 void waits_drop_context(struct context *context, enum sim_status status) {
     struct wait **link = &state.waits;
     while (*link)
-        if ((*link)->context == context) /* another's wait for an event that was recorded in it is over */
+        if ((*link)->context == context) /* another's wait for an event recorded in it is over */
             finish(link, (*link)->client == context->client ? status : SIM_OK);
         else
             link = &(*link)->next;

@@ -1,6 +1,6 @@
 /*
  * nvidia-cuda-mps-server: the stand-in. Its clients' contexts run under its connection to xpu-sim-driver, and
- * end with it. Its only other work is to tell its control daemon its state.
+ * end with it. Besides it only reports its state to its control daemon.
  */
 #define _GNU_SOURCE
 #include "../mps_protocol.h"

@@ -7,7 +7,7 @@
 #include "../../native/headers/nvml/nvml.h"
 #include "../client/inventory.h"
 
-/* A handle points to one of these; they stay where they are as long as the library is loaded. */
+/* A handle points to one of these. They keep their places while the library is loaded. */
 struct nvmlDevice_st {
     const struct sim_gpu *gpu;
     const struct sim_mig *instance; /* NULL: the whole device */
@@ -16,9 +16,9 @@ struct nvmlDevice_st {
     struct nvmlDevice_st *parent;
 };
 
-/* The device of a valid handle, with faults of `function` taken into account. */
+/* The device of a valid handle. Faults of `function` are applied. */
 nvmlReturn_t nvml_check(nvmlDevice_t device, const char *function);
-/* As nvml_check, and the card must answer: everything but its identity needs that. */
+/* As nvml_check, and the card must answer: all but its identity needs that. */
 nvmlReturn_t nvml_check_alive(nvmlDevice_t device, const char *function);
 nvmlReturn_t nvml_result(enum sim_status status);
 nvmlReturn_t nvml_copy(const char *text, char *to, unsigned int length);
@@ -26,14 +26,14 @@ nvmlReturn_t nvml_ask(nvmlDevice_t device, uint32_t operation, struct sim_reply 
                       size_t size);
 nvmlDevice_t nvml_mig_device(nvmlDevice_t device, uint32_t index);
 
-unsigned long long nvml_now(void); /* µs, as time stamps are */
-/* NVML's convention for lists: *count is the capacity, and becomes the number there is. */
+unsigned long long nvml_now(void); /* µs, as in time stamps */
+/* NVML's convention for lists: *count is the capacity, and becomes the number of entries. */
 nvmlReturn_t nvml_fits(unsigned int *count, unsigned int there, const void *infos);
 /* A buffer for SIM_MAX_PROCESSES, one for each thread: 24 KiB are too much for a small stack. */
 struct sim_process *nvml_process_buffer(void);
 /* The processes that use a device; `found` holds SIM_MAX_PROCESSES. */
 nvmlReturn_t nvml_processes(nvmlDevice_t device, struct sim_process *found, unsigned int *count);
-/* The same; how busy they were since a time (us since 1970), 0: over all samples that are kept. */
+/* The same with their busy time since then (us since 1970); 0: over all kept samples. */
 nvmlReturn_t nvml_processes_since(nvmlDevice_t device, unsigned long long since, struct sim_process *found,
                                   unsigned int *count);
 /* Of the last second. */
@@ -49,7 +49,7 @@ nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
             return NVML_ERROR_INVALID_ARGUMENT;                                                              \
     } while (0)
 
-/* A function that answers with one number. */
+/* A function that returns one number. */
 #define ANSWER(function, condition, number)                                                                  \
     NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *answer) {                              \
         CHECK(condition, device, answer);                                                                    \
@@ -57,7 +57,7 @@ nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
         return NVML_SUCCESS;                                                                                 \
     }
 
-/* The same for values that a MIG device has none of itself. */
+/* The same for values that a MIG device does not have itself. */
 #define ANSWER_OF_CARD(function, condition, number)                                                          \
     NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *answer) {                              \
         CHECK(condition, device, answer);                                                                    \

@@ -1,7 +1,6 @@
 /*
- * libnvidia-ml: devices among each other: over PCI, as libcuda has it. The simulated cards have no NVLink;
- * the generated functions answer so. All cards are on the root bus of one host bridge, and near each
- * processor.
+ * libnvidia-ml: devices among each other: over PCI, as in libcuda. The simulated cards have no NVLink, and
+ * the generated functions say so. All cards are on the root bus of one host bridge, and near each processor.
  */
 #define _GNU_SOURCE
 #include "library.h"

@@ -1,6 +1,6 @@
 /*
  * libnvidia-ml: the older records of a device's place on the PCI bus, and its PCIe link. Simulated copies
- * take no time on the link, so that its throughput is always 0.
+ * take no time on the link, so its throughput is always 0.
  */
 #define _GNU_SOURCE
 #include "library.h"
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* The older records are the beginning of the newest one, and are no longer than they were. */
+/* The older records are the beginning of the newest one, with their old length. */
 static nvmlReturn_t pci_info(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t size) {
     nvmlPciInfo_t newest;
     CHECK(nvml_check, device, pci);

@@ -1,5 +1,5 @@
 /*
- * libnvidia-ml: the processes on a device. As with the real driver, a process sees those of its own pid
+ * libnvidia-ml: the processes on a device. As with the real driver, a process sees those of its own PID
  * namespace.
  */
 #define _GNU_SOURCE
@@ -52,7 +52,7 @@ static nvmlReturn_t compute(nvmlDevice_t device, unsigned int *count, nvmlProces
     return NVML_SUCCESS;
 }
 
-/* The three variants of a list: the first has shorter entries, the third is the second. */
+/* The three variants of a list: the first has shorter entries, and the third equals the second. */
 #define LISTS(kind, oldest, newer)                                                                           \
     NVML_API nvmlReturn_t nvmlDeviceGet##kind##RunningProcesses(nvmlDevice_t device, unsigned int *count,    \
                                                                 nvmlProcessInfo_v1_t *infos) {               \
@@ -117,7 +117,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t 
     return NVML_SUCCESS;
 }
 
-/* ---- accounting: on, of the processes that run ---- */
+/* ---- accounting: on, for running processes ---- */
 
 ANSWER(nvmlDeviceGetAccountingMode, nvml_check_alive, 1)
 ANSWER(nvmlDeviceGetAccountingBufferSize, nvml_check_alive, SIM_MAX_PROCESSES)
@@ -149,7 +149,7 @@ static nvmlReturn_t of_pid(nvmlDevice_t device, unsigned int pid, struct sim_pro
 
 enum { SAMPLE_NS = 166666667 };
 
-/* Percent of its life. */
+/* Percent of its lifetime. */
 static unsigned int utilization(const struct sim_process *process) {
     uint64_t percent = process->busy_ns * 100 / (process->age ? process->age : 1);
     return percent > 100 ? 100 : (unsigned int)percent;

@@ -1,16 +1,16 @@
 /*
  * libnvidia-ml: a device's present state: memory, utilisation, temperature, power, clocks, modes.
  *
- * Utilisation is the card's busy time; temperature and power follow it. A simulated kernel touches no memory,
- * so that the memory controller's utilisation is always 0.
+ * Utilisation is the card's busy time. Temperature and power follow it. A simulated kernel touches no memory,
+ * so the memory controller's utilisation is always 0.
  */
 #define _GNU_SOURCE
 #include "library.h"
 
 #include <string.h>
 
-/* With `total` and `free` as NVML has them: the driver's own memory is in the one and not in the other. A
- * limit set below the present use leaves nothing free, and not less than nothing. */
+/* With `total` and `free` as in NVML: the driver's own memory is in the first and not in the second. A limit
+ * below the present use leaves 0 bytes free. */
 static nvmlReturn_t memory_of(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct sim_reply reply;
     nvmlReturn_t result = nvml_ask(device, SIM_MEMORY, &reply, NULL, 0);
@@ -24,7 +24,7 @@ static nvmlReturn_t memory_of(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     return result;
 }
 
-/* The older form has no place for reserved memory, and counts it as used. */
+/* The older form has no field for reserved memory, and counts it as used. */
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     nvmlMemory_v2_t card;
     CHECK(nvml_check_alive, device, memory);
@@ -41,7 +41,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
     return memory_of(device, memory);
 }
 
-/* Each process has some of the window: 1 MiB of it, say. */
+/* Each process has 1 MiB of the window, as an assumption. */
 NVML_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
     struct sim_process *found = nvml_process_buffer();
     unsigned int users = 0;
@@ -99,7 +99,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTempera
     return result;
 }
 
-/* By NVML_TEMPERATURE_THRESHOLD_*: where it shuts down, where it slows down, and the highest at work. */
+/* By NVML_TEMPERATURE_THRESHOLD_*: shutdown, slowdown, and the highest at work. */
 NVML_API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, unsigned int threshold,
                                                         unsigned int *degrees) {
     static const unsigned int known[] = {[0] = 96, [1] = 93, [3] = 85};
@@ -165,7 +165,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetPowerState(nvmlDevice_t device, unsigned int 
     return nvmlDeviceGetPerformanceState(device, state);
 }
 
-/* Bits of nvmlClocksEventReasons: no other reason slows a simulated card down. */
+/* Bits of nvmlClocksEventReasons: no other reason slows a simulated card. */
 enum { REASON_IDLE = 0x1, REASONS_KNOWN = 0x1ff };
 
 NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device,
@@ -185,7 +185,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t d
     return NVML_SUCCESS;
 }
 
-/* Their names since R535. */
+/* The names since R535. */
 NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device,
                                                              unsigned long long *reasons) {
     return nvmlDeviceGetCurrentClocksThrottleReasons(device, reasons);

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned int users; /* changed with the lock held, read without */
+static unsigned int users; /* changed with the lock held, read without it */
 static struct sim_inventory inventory;
 static struct nvmlDevice_st devices[SIM_MAX_DEVICES], instances[SIM_MAX_DEVICES][SIM_MAX_MIG];
 
@@ -243,7 +243,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
     return NVML_SUCCESS;
 }
 
-/* A fault may also be in the way to the handle. */
+/* A fault may also prevent the handle. */
 static nvmlReturn_t found(nvmlDevice_t candidate, nvmlDevice_t *device, const char *function) {
     nvmlReturn_t result = nvml_check(candidate, function);
     if (result == NVML_SUCCESS)
@@ -302,7 +302,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice
     return NVML_ERROR_NOT_FOUND;
 }
 
-/* The oldest variants, for programs that look for them by name. */
+/* The oldest variants, for programs that look them up by name. */
 NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceGetCount_v2(count); }
 
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) {

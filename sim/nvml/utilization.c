@@ -1,14 +1,14 @@
 /*
- * libnvidia-ml: how busy a device was, as samples: of each process, and of the whole.
- * A simulated kernel keeps the multiprocessors busy, and neither the memory controller nor an engine.
+ * libnvidia-ml: a device's busy time, as samples for each process and for the whole. A simulated kernel keeps
+ * the multiprocessors busy, but neither the memory controller nor an engine.
  */
 #define _GNU_SOURCE
 #include "library.h"
 
 #include <string.h>
 
-/* The processes that were busy by a sample after `since`; there may be none yet. By NVIDIA's header the
- * figure is of all samples since then; it does not tell whether a real driver counts samples in which a
+/* The processes that were busy in a sample after `since`. There may be none yet. By NVIDIA's header the
+ * figure is over all samples since then. It does not say whether a real driver counts samples in which a
  * process was idle. */
 static nvmlReturn_t busy_ones(nvmlDevice_t device, unsigned long long since, struct sim_process *found,
                               unsigned int *count) {

@@ -1,6 +1,6 @@
 /*
- * nvidia-smi's values of a device and of a process, read through NVML, and the tables of where each is
- * printed.
+ * nvidia-smi's values of a device and of a process, read through NVML, and the tables of their places in the
+ * outputs.
  */
 #define _GNU_SOURCE
 #include "fields.h"
@@ -31,13 +31,13 @@ bool smi_value(const struct field *field, const struct subject *of, char *text, 
     static nvmlReturn_t name(const struct subject *of, const struct field *field, char *text, size_t size)
 #define UNUSED (void)of, (void)field
 
-/* Of a function that gives text. */
+/* Reads a function that returns text. */
 #define TEXT(name, function)                                                                                 \
     READ(name) {                                                                                             \
         UNUSED;                                                                                              \
         return nvml.function(of->device, text, (unsigned int)size);                                          \
     }
-/* Of a call that puts the value into a variable; the expression after the call prints it. */
+/* Reads a call that puts the value into a variable. The expression after the call prints it. */
 #define VALUE(name, variable, call, ...)                                                                     \
     READ(name) {                                                                                             \
         variable;                                                                                            \
@@ -58,7 +58,7 @@ bool smi_value(const struct field *field, const struct subject *of, char *text, 
     VALUE(name, unsigned int value = 0, nvml.function(of->device, &value), format, value)
 #define MODE(name, function)                                                                                 \
     VALUE(name, unsigned int value = 0, nvml.function(of->device, &value), "%s", enabled(value))
-/* The current mode, or with the argument 1 the pending one. */
+/* The current mode; with the argument 1 the pending one. */
 #define MODES(name, function)                                                                                \
     VALUE(name, unsigned int modes[2] = {0}, nvml.function(of->device, &modes[0], &modes[1]), "%s",          \
           enabled(modes[field->argument]))
@@ -158,20 +158,20 @@ VALUE(compute_mode, unsigned int value = 0, nvml.nvmlDeviceGetComputeMode(of->de
       word(compute_modes, COUNT(compute_modes), value))
 VALUE(count_of_gpus, unsigned int value = 0, nvml.nvmlDeviceGetCount_v2(&value), "%u", value)
 VALUE(temperature, unsigned int value = 0, nvml.nvmlDeviceGetTemperature(of->device, 0, &value), "%u", value)
-/* The argument: which threshold. */
+/* The argument is the threshold. */
 VALUE(temperature_threshold, unsigned int value = 0,
       nvml.nvmlDeviceGetTemperatureThreshold(of->device, field->argument, &value), "%u", value)
-/* The argument: which clock. */
+/* The argument is the clock. */
 VALUE(clock_now, unsigned int value = 0, nvml.nvmlDeviceGetClockInfo(of->device, field->argument, &value),
       "%u", value)
 VALUE(clock_max, unsigned int value = 0, nvml.nvmlDeviceGetMaxClockInfo(of->device, field->argument, &value),
       "%u", value)
-/* The argument: 0 sent, 1 received. */
+/* The argument is 0 for sent, 1 for received. */
 VALUE(throughput, unsigned int value = 0,
       nvml.nvmlDeviceGetPcieThroughput(of->device, field->argument, &value), "%u", value)
 VALUE(throughput_mb, unsigned int value = 0,
       nvml.nvmlDeviceGetPcieThroughput(of->device, field->argument, &value), "%u", value / 1000)
-/* The argument: one of the reasons. */
+/* The argument is one of the reasons. */
 VALUE(reason, unsigned long long value = 0,
       nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of->device, &value), "%s",
       value & field->argument ? "Active" : "Not Active")
@@ -179,11 +179,11 @@ VALUE(reasons_active, unsigned long long value = 0,
       nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of->device, &value), "0x%016llX", value)
 VALUE(reasons_supported, unsigned long long value = 0,
       nvml.nvmlDeviceGetSupportedClocksThrottleReasons(of->device, &value), "0x%016llX", value)
-/* The argument: 2 if uncorrected, 1 if since ever. */
+/* Bits of the argument: 2 if uncorrected, 1 since ever. */
 VALUE(ecc_total, unsigned long long value = 0,
       nvml.nvmlDeviceGetTotalEccErrors(of->device, field->argument >> 1, field->argument & 1, &value), "%llu",
       value)
-/* The argument: sessions, frames a second, latency. */
+/* The argument is sessions, frames a second, or latency. */
 VALUE(encoder_stats, unsigned int value[3] = {0},
       nvml.nvmlDeviceGetEncoderStats(of->device, &value[0], &value[1], &value[2]), "%u",
       value[field->argument])
@@ -224,7 +224,7 @@ READ(compute_cap) {
 
 /* ---- of a process ---- */
 
-/* A number that the driver may not know, or that may be none. */
+/* A number that the driver may not know, or that may not exist. */
 static nvmlReturn_t number(unsigned long long value, unsigned long long none, char *text, size_t size) {
     if (value == none)
         return NVML_ERROR_NOT_SUPPORTED;
@@ -263,7 +263,7 @@ READ(process_name) {
 enum { BUSY_SM, BUSY_MEMORY, BUSY_ENCODER, BUSY_DECODER };
 enum { LAST_SECOND = 1000000 /* us */ };
 
-/* The newest sample of the last second. The argument: its kind. */
+/* The newest sample of the last second. The argument is its kind. */
 READ(busy) {
     static nvmlProcessUtilizationSample_t samples[SMI_MAX_PROCESSES];
     const nvmlProcessUtilizationSample_t *newest = NULL;
@@ -280,7 +280,7 @@ READ(busy) {
         return NVML_ERROR_NOT_FOUND;
     const unsigned int rates[] = {newest->smUtil, newest->memUtil, newest->encUtil, newest->decUtil};
     if (field->argument >= BUSY_ENCODER && !rates[field->argument])
-        return NVML_ERROR_NOT_FOUND; /* the real one shows none there */
+        return NVML_ERROR_NOT_FOUND; /* the real one shows none then */
     return number(rates[field->argument], ~0u, text, size);
 }
 

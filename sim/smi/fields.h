@@ -1,6 +1,6 @@
 /*
- * Inside nvidia-smi: its values, and in which outputs each is. An output goes through these tables and knows
- * no value by itself.
+ * Inside nvidia-smi: its values, and the outputs that have each. An output reads these tables and knows no
+ * value by itself.
  */
 #ifndef XPU_SIM_SMI_FIELDS_H
 #define XPU_SIM_SMI_FIELDS_H
@@ -12,10 +12,10 @@ struct subject {
     nvmlDevice_t device;
     unsigned int pid;
     const nvmlProcessInfo_t *process;   /* of a process that runs */
-    const nvmlAccountingStats_t *stats; /* of one that was accounted */
+    const nvmlAccountingStats_t *stats; /* of an accounted one */
 };
 
-/* The sections that -d names; a field of the report has its own. */
+/* The sections of -d. A field of the report has its own. */
 #define SMI_SECTIONS(X)                                                                                      \
     X(MEMORY)                                                                                                \
     X(UTILIZATION)                                                                                           \
@@ -47,22 +47,22 @@ enum {
 #define SMI_BIT(name) SMI_##name = 1 << SMI_NUMBER_##name,
     SMI_SECTIONS(SMI_BIT)
 #undef SMI_BIT
-        SMI_CHOSEN = 1 << SMI_SECTION_COUNT /* as text only where -d names it */
+        SMI_CHOSEN = 1 << SMI_SECTION_COUNT /* as text only if -d names it */
 };
 
 /* A field without a single value: the report has a list there. */
 enum smi_list { SMI_NO_LIST, SMI_LIST_MIG, SMI_LIST_PROCESSES, SMI_LIST_ACCOUNTED, SMI_LIST_SAMPLES };
 
-/* One value in all outputs that have it; or a heading of the report, where fields of greater depth follow. */
+/* One value in all of its outputs, or a heading of the report with deeper fields after it. */
 struct field {
     const char *name, *alias; /* of --query-gpu and the like; NULL: none */
     const char *unit;         /* there, and in the report */
-    const char *suffix;       /* in the report, where that is not the unit behind a space */
+    const char *suffix;       /* in the report, if that is not the unit behind a space */
     int depth;                /* in the report, from 1 */
-    const char *label, *tag;  /* there: as text (-q), as XML (-q -x); NULL: not there */
+    const char *label, *tag;  /* in the report: as text (-q), as XML (-q -x); NULL: missing there */
     int indent;               /* more depth as text */
     unsigned int sections;
-    unsigned int since, until; /* driver branches; `until` no longer has it */
+    unsigned int since, until; /* driver branches; `until` is the first without it */
     unsigned int argument;     /* for `read` and SMI_LIST_SAMPLES */
     /* NULL: a heading, or not simulated. */
     nvmlReturn_t (*read)(const struct subject *of, const struct field *field, char *text, size_t size);
@@ -73,9 +73,9 @@ extern const struct field smi_gpu_fields[], smi_app_fields[], smi_accounted_fiel
 /* Columns; `sections` is the letter of -s. */
 extern const struct field smi_device_columns[], smi_process_columns[];
 
-/* The field is one of this driver's. */
+/* Whether this driver has the field. */
 bool smi_has(const struct field *field);
-/* The text of a value; false: there is none, and the text says why, as "N/A". */
+/* The text of a value. False: there is none, and the text has the reason, such as "N/A". */
 bool smi_value(const struct field *field, const struct subject *of, char *text, size_t size);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * nvidia-smi: how it finds its library, on any glibc since 2.17.
+ * nvidia-smi: loads its library, on any glibc since 2.17.
  *
- * The linker takes the newest version of a symbol that this machine's glibc has, and the result would not
- * start in an image with an older one. dlopen and dlsym got new versions with glibc 2.34; the old ones are
- * still there and are asked for by name.
+ * The linker takes the newest version of a symbol in this machine's glibc, and the result would not start in
+ * an image with an older one. dlopen and dlsym got new versions with glibc 2.34. The old ones still exist,
+ * and are named here.
  */
 #define _GNU_SOURCE
 #include "library.h"

@@ -1,6 +1,6 @@
 /*
- * Inside nvidia-smi, the lowest part: libnvidia-ml, found at run time as the real one does, and queries that
- * need more than one call. Above are the values (fields.h), and above these the output (outputs.h).
+ * Inside nvidia-smi, the lowest part: libnvidia-ml, found at run time as the real one does it, and queries
+ * that need more than one call. Above it are the values (fields.h), and above these the output (outputs.h).
  */
 #ifndef XPU_SIM_SMI_LIBRARY_H
 #define XPU_SIM_SMI_LIBRARY_H
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The functions that are used, each by its own name. */
+/* The used functions, each by its own name. */
 #define SMI_FUNCTIONS(X)                                                                                     \
     X(nvmlInit_v2)                                                                                           \
     X(nvmlShutdown)                                                                                          \
@@ -79,7 +79,7 @@
     X(nvmlDeviceGetGpuInstanceId)                                                                            \
     X(nvmlDeviceGetComputeInstanceId)                                                                        \
     X(nvmlDeviceGetAttributes_v2)
-/* Of newer drivers: since R510, and since R535. */
+/* Functions of newer drivers: since R510, and since R535. */
 #define SMI_NEWER_FUNCTIONS(X)                                                                               \
     X(nvmlDeviceGetMemoryInfo_v2)                                                                            \
     X(nvmlDeviceGetComputeRunningProcesses_v3)                                                               \
@@ -93,20 +93,20 @@ struct nvml {
     SMI_NEWER_FUNCTIONS(SMI_POINTER)
 };
 extern struct nvml nvml;
-/* The driver's branch, such as 580: the output changes with it. */
+/* The driver's branch, such as 580. The output depends on it. */
 extern unsigned int smi_branch;
-/* Since then the driver's version is the KMD's, and CUDA's the UMD's. */
+/* Since then the driver's version is called KMD's, and CUDA's UMD's. */
 enum { SMI_RENAMED = 610 };
 
 enum { SMI_MAX_DEVICES = 64, SMI_MAX_PROCESSES = 512 };
 
-/* true: the library is there, with all functions. */
+/* True: the library exists, with all functions. */
 bool smi_load(void);
-/* Memory as the driver's newest function tells it; before R510 the driver's own memory is unknown. */
+/* Memory by the driver's newest function. Before R510 the driver's own memory is unknown. */
 nvmlReturn_t smi_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory);
-/* The processes of a device; *count is the number found. */
+/* The processes of a device; *count is their number. */
 nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsigned int *count);
-/* The processes that the driver keeps an account of; returns their number. */
+/* The processes in the driver's accounting. Returns their number. */
 unsigned int smi_accounted(nvmlDevice_t device, unsigned int pids[SMI_MAX_PROCESSES]);
 /* The MIG device of this number; false: there is none. */
 bool smi_mig(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig);

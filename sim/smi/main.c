@@ -1,5 +1,5 @@
 /*
- * nvidia-smi for the simulated device: the options that people and scripts use most, in the real one's words.
+ * nvidia-smi for the simulated device: the commonest options, in the real one's words.
  */
 #define _GNU_SOURCE
 #include "outputs.h"
@@ -152,8 +152,8 @@ static bool parse_combination(const struct options *options) {
     return false;
 }
 
-/* A whole number above 0, or `otherwise` without an argument; 0: it is no such number, with an error printed.
- */
+/* A whole number above 0, or `otherwise` without an argument. 0: it is no such number, and an error is
+ * printed. */
 static unsigned int number(const char *text, unsigned int otherwise) {
     char *end = NULL;
     if (!text)
@@ -191,7 +191,7 @@ static bool find_device(const char *id, nvmlDevice_t *device) {
            nvml.nvmlDeviceGetHandleByPciBusId_v2(id, device) == NVML_SUCCESS;
 }
 
-/* A device without a handle has its error in the output, and not in the exit status. */
+/* The error of a device without a handle is in the output, and not in the exit status. */
 static int select_devices(const char *ids, struct selection *selection) {
     unsigned int count = 0;
     char id[128];
@@ -247,7 +247,7 @@ static void print_version(void) {
     printf("CUDA UMD version    : %d.%d\n", cuda / 1000, cuda % 1000 / 10);
 }
 
-/* Which of the queries there is; -1: none. */
+/* The given query; -1: none. */
 static int query_of(const struct options *options) {
     for (int kind = SMI_GPUS; kind <= SMI_ACCOUNTED; kind++)
         if (options->fields[kind])

@@ -1,5 +1,5 @@
 /*
- * nvidia-smi dmon and pmon: a line for each device, or each process on it, again and again.
+ * nvidia-smi dmon and pmon: a line for each device, or for each process on it, repeatedly.
  */
 #define _GNU_SOURCE
 #include "outputs.h"
@@ -30,7 +30,7 @@ static void print_unit(const struct field *column, const struct subject *of) {
     printf("%*s", WIDTH, column->unit);
 }
 
-/* Whole numbers; a dash where there is no value, or nothing to have one. */
+/* Whole numbers. A dash if there is no value, or no process. */
 static void print_cell(const struct field *column, const struct subject *of) {
     char text[64];
     if (!of || !smi_value(column, of, text, sizeof text))
@@ -52,7 +52,7 @@ static bool all_known(const struct field *columns, const struct monitor *monitor
     return true;
 }
 
-/* The beginning of a heading, whose first word comes after the stamps of -o. */
+/* The beginning of a heading. Its first word comes after the stamps of -o. */
 static void print_beginning(const struct monitor *monitor, const char *date, const char *time,
                             const char *first) {
     if (!*monitor->stamps)
@@ -94,7 +94,7 @@ static void print_headings(const struct field *columns, const struct monitor *mo
     puts(end[1]);
 }
 
-/* Calls `print` for each device, as often as was asked for. */
+/* Calls `print` for each device, the requested number of times. */
 static int repeat(const struct selection *selection, const struct monitor *monitor,
                   void (*print)(nvmlDevice_t device, const struct monitor *monitor)) {
     for (unsigned int done = 0; (!monitor->count || done < monitor->count) && !ferror(stdout); done++) {
@@ -121,7 +121,7 @@ int smi_monitor_devices(const struct selection *selection, const struct monitor 
     return repeat(selection, monitor, print_device);
 }
 
-/* The last part of the path, as far as it fits. */
+/* The last part of the path, cut to fit. */
 static void print_command(const char *name) {
     const char *last = strrchr(name, '/');
     printf("    %-15.15s\n", last ? last + 1 : name);

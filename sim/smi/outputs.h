@@ -6,7 +6,7 @@
 
 #include "fields.h"
 
-/* Exit statuses, from nvidia-smi's man page; NVML's numbers otherwise. */
+/* Exit statuses from nvidia-smi's man page. All others are NVML's numbers. */
 enum { EXIT_INVALID = 2, EXIT_NOT_FOUND = 6 };
 
 struct selection {
@@ -16,16 +16,16 @@ struct selection {
 
 void smi_table(const struct selection *selection);
 void smi_list(const struct selection *selection);
-/* --query-gpu and the like: a row for each subject; the exit status. */
+/* --query-gpu and similar options: a row for each subject. Returns the exit status. */
 enum smi_query { SMI_GPUS, SMI_APPS, SMI_ACCOUNTED };
 int smi_query(const struct selection *selection, enum smi_query kind, const char *fields, bool header,
               bool units);
 void smi_help_query(enum smi_query kind);
-/* -q and -q -x; `sections`: those that -d names, 0 for all. */
+/* -q and -q -x; `sections`: those of -d, 0 for all */
 void smi_report(const struct selection *selection, bool xml, unsigned int sections);
-/* The sections in a list of -d's names; 0: one of them is unknown, with an error printed. */
+/* The sections in a list of -d's names. 0: one of them is unknown, and an error is printed. */
 unsigned int smi_sections(const char *names);
-/* dmon and pmon. `columns`: -s; `stamps`: -o; `count` 0: for good. */
+/* dmon and pmon. `columns`: -s; `stamps`: -o; `count` 0: without an end. */
 struct monitor {
     const char *columns, *stamps;
     unsigned int delay_s, count;

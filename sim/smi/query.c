@@ -33,7 +33,7 @@ static const struct field *find(const struct field *known, const char *name, siz
     return NULL;
 }
 
-/* The fields by their names; 0: one of them is unknown, with an error printed. */
+/* The fields by their names. 0: one of them is unknown, and an error is printed. */
 static unsigned int parse(const struct field *known, const char *names, const struct field **fields) {
     unsigned int count = 0;
     while (*names) {
@@ -130,7 +130,7 @@ static void print_meaning(const struct field *all, const struct field *field) {
            field->unit ? field->unit : "", field->read ? "" : " (not simulated)");
 }
 
-/* As the real one's: exporters look for lines that begin with a name in quotes, after an empty line. */
+/* As in the real one: exporters look for lines that begin with a name in quotes, after an empty line. */
 void smi_help_query(enum smi_query kind) {
     const struct field *all = kinds[kind].fields;
     printf("List of valid properties to query for the switch \"%s=\":\n\n", kinds[kind].option);

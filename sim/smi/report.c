@@ -1,5 +1,5 @@
 /*
- * nvidia-smi -q and -q -x: all that is known of each device, as text and as XML.
+ * nvidia-smi -q and -q -x: all known values of each device, as text and as XML.
  */
 #define _GNU_SOURCE
 #include "outputs.h"
@@ -11,8 +11,8 @@
 
 /* ---- lines ---- */
 
-/* Where the colons are: real outputs of 590 have them further right than those up to 580.105, but in the
- * lines of a process. */
+/* The columns of the colons. In real outputs of 590 they are further right than in those up to 580.105,
+ * except in the lines of a process. */
 enum { COLON = 42, NEWER_COLON = 55 };
 static int colon;
 
@@ -20,8 +20,8 @@ static void text_line(int depth, const char *label, const char *value) {
     printf("%*s%-*s: %s\n", depth * 4, "", colon - depth * 4, label, value);
 }
 
-/* Text in an element, with XML's entities. A process may give itself any name, such as one with bytes that no
- * XML can have: the real one's output for those that are not ASCII is not known. */
+/* Text in an element, with XML's entities. A process may have any name, even with bytes that no XML can have.
+ * The real one's output for bytes outside ASCII is unknown. */
 static void xml_text(const char *text) {
     for (; *text; text++)
         switch (*text) {
@@ -67,7 +67,7 @@ static void close_group(int depth, const char *tag, bool xml) {
     printf("</%s>\n", tag);
 }
 
-/* The real one's XML has the numbers of the PCI bus without their 0x, and -q has it. */
+/* The real one's XML has the numbers of the PCI bus without 0x; -q has it. */
 static const char *xml_value(const struct field *field, const char *text) {
     return strncmp(field->tag, "pci_", 4) == 0 && strncmp(text, "0x", 2) == 0 ? text + 2 : text;
 }
@@ -95,7 +95,7 @@ static const struct field *after(const struct field *field) {
     return next;
 }
 
-/* Prints a field and the fields below it, `shift` deeper than its own depth; returns the field after that. */
+/* Prints a field and the fields below it, `shift` deeper than its own depth. Returns the field after them. */
 static const struct field *print_field(const struct field *field, const struct subject *of, bool xml,
                                        int shift) {
     const struct field *next = after(field);
@@ -137,7 +137,7 @@ static void list_mig(const struct subject *of, const struct field *field, bool x
     close_group(1, field->tag, xml);
 }
 
-/* Before the first of a list, and in place of one that is empty. */
+/* Printed before the first of a list, and in place of an empty list. */
 static void begin_list(const struct field *field, unsigned int count, bool xml) {
     if (xml || count)
         open_group(1, field, xml);
@@ -244,7 +244,7 @@ unsigned int smi_sections(const char *names) {
     return sections;
 }
 
-/* As text without -d all sections except those that -d has to name; as XML all. */
+/* As text without -d: all sections except those that -d must name. As XML: all. */
 static bool is_chosen(const struct field *field, bool xml, unsigned int sections) {
     if (sections)
         return field->sections & sections;
@@ -285,8 +285,8 @@ static void print_device(nvmlDevice_t device, bool xml, unsigned int sections) {
 
 /* ---- the whole ---- */
 
-/* Before R580 the schema has other groups (the names are telegraf's nvidia_smi test data's, and its issue
- * 17482). */
+/* Before R580 the schema has other groups (with the names of telegraf's nvidia_smi test data, and of its
+ * issue 17482). */
 static unsigned int schema(void) { return smi_branch < 535 ? 11 : smi_branch < 580 ? 12 : 13; }
 
 static void print_head(bool xml) {

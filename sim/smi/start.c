@@ -1,12 +1,11 @@
 /*
- * nvidia-smi: its start. That of this machine's compiler asks for __libc_start_main of glibc 2.34, and images
- * with an older glibc have another version of it. So the start asks for it by name (as library.c does with
- * dlopen).
+ * nvidia-smi: its start. The compiler's own start needs __libc_start_main of glibc 2.34, and images with an
+ * older glibc have another version of it. So this start asks for it by name (as library.c does with dlopen).
  */
 #if defined(__x86_64__) && !defined(XPU_SIM_COMMON_START)
 __asm__(".symver __libc_start_main,__libc_start_main@GLIBC_2.2.5\n"
-        /* As crt1.o: the stack is main's argc and argv, rdx the function to call at exit. There are no
-         * constructors of our own, so init and fini are none. */
+        /* As in crt1.o: the stack has main's argc and argv, rdx the function to call at exit. There are no
+         * constructors of our own, so init and fini are empty. */
         ".globl _start\n"
         ".type _start,@function\n"
         "_start:\n"

@@ -1,5 +1,5 @@
 /*
- * nvidia-smi's table and list, column for column as the real one has printed them since R550.
+ * nvidia-smi's table and list, column for column as in the real one since R550.
  */
 #define _GNU_SOURCE
 #include "outputs.h"
@@ -13,7 +13,7 @@ enum { WIDTH = 89, LEFT = 41, MIDDLE = 24, RIGHT = 22 };
 
 #define MIB(bytes) ((bytes) / 1048576)
 
-/* Prints `|`, the text padded or cut to `width`, and nothing behind it. */
+/* Prints `|` and the text, padded or cut to `width`. */
 __attribute__((format(printf, 2, 3))) static void cell(int width, const char *format, ...) {
     char text[256];
     va_list arguments;
@@ -66,7 +66,7 @@ static void print_head(void) {
     rule('|', '=', '|');
 }
 
-/* Text of a value, or nvidia-smi's word in its place. */
+/* The text of a value, or nvidia-smi's word for a missing one. */
 __attribute__((format(printf, 4, 5))) static const char *value_text(nvmlReturn_t result, char *text,
                                                                     size_t size, const char *format, ...) {
     if (result == NVML_ERROR_NOT_SUPPORTED) {

@@ -1,5 +1,5 @@
 /*
- * nvidia-smi topo -m: how devices reach each other, and the processors that are near.
+ * nvidia-smi topo -m: the devices' connections, and the near processors.
  */
 #define _GNU_SOURCE
 #include "outputs.h"

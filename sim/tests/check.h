@@ -28,7 +28,7 @@ struct check {
     void (*function)(void);
 };
 
-/* The one that the program's only argument names. */
+/* Runs the check that the program's only argument names. */
 static inline void run_check(const struct check *checks, size_t number, int count, char **words) {
     size_t found = 0;
     while (found < number && (count != 2 || strcmp(words[1], checks[found].name) != 0))

@@ -1,6 +1,6 @@
 /*
  * Processes that fork, and threads of the libraries' own: `forks CHECK` prints "ok", or the difference from
- * the expected result. A child that hangs is ended by its alarm.
+ * the expected result. An alarm ends a child that hangs.
  */
 #define _GNU_SOURCE
 #include "../../native/headers/nvml/nvml.h"
@@ -124,7 +124,7 @@ static void check_meanwhile(void) {
         MUST(pthread_join(threads[i], NULL));
 }
 
-/* Whether a thread is one of the libraries' own: by its name, and as it takes no signal. */
+/* Whether a thread is one of the libraries' own, by its name and its blocked signals. */
 static bool is_of_library(const char *task) {
     char path[300], line[100];
     unsigned long long blocked = 0;
@@ -150,7 +150,7 @@ static int count_threads(void) {
     return found;
 }
 
-/* Until it has its name; the library does not wait for it. */
+/* Waits until it has its name. The library does not wait for it. */
 static void expect_threads(int number) {
     for (int i = 0; i < 1000 && count_threads() < number; i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -165,7 +165,7 @@ static void in_child_with_none(void) {
     expect_threads(2);
 }
 
-/* One of each library, and no more, through all beginnings and ends. */
+/* Each library has exactly one, through all starts and ends. */
 static void check_threads(void) {
     use_nvml();
     expect_threads(1);

@@ -28,7 +28,7 @@ static size_t nodes_of(CUgraph graph) {
     return count;
 }
 
-/* A second stream comes in by an event and must be back at the end. */
+/* A second stream joins by an event, and must be back at the end. */
 static void check_fork(void) {
     CUgraph graph;
     CUgraphExec exec;
@@ -81,7 +81,7 @@ static void check_broken_captures(void) {
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(one));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, LAUNCH(kernel, one));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(one, &graph));
-    begin(one); /* nor can an event of it be asked for */
+    begin(one); /* nor can one of its events be queried */
     MUST(cuEventRecord(event, one));
     EXPECT(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(event));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, LAUNCH(kernel, one));
@@ -146,14 +146,14 @@ static void check_nodes(void) {
     MUST(cuGraphLaunch(exec, two));
     MUST(cuStreamSynchronize(two));
     EXPECT(0, strcmp(text, "01zzz56789"));
-    MUST(cuGraphExecUpdate_v2(exec, graph, &info)); /* or it takes over all that the graph has */
+    MUST(cuGraphExecUpdate_v2(exec, graph, &info)); /* or it takes over all nodes of the graph */
     MUST(cuGraphLaunch(exec, two));
     MUST(cuStreamSynchronize(two));
     EXPECT(0, strcmp(text, "01xxx56789"));
     MUST(cuGraphAddEmptyNode(&found, graph, NULL, 0));
     EXPECT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate_v2(exec, graph, &info));
     EXPECT(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, info.result);
-    MUST(cuGraphAddDependencies(graph, &node[4], &node[1], 1)); /* a circle */
+    MUST(cuGraphAddDependencies(graph, &node[4], &node[1], 1)); /* a cycle */
     CUgraphExec none;
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiateWithFlags(&none, graph, 0));
     MUST(cuGraphExecDestroy(exec));
@@ -161,7 +161,7 @@ static void check_nodes(void) {
     MUST(cuMemFree_v2(memory));
 }
 
-/* 6 MiB by a node with no one to free them. */
+/* 6 MiB by a node, without a node that frees them. */
 static CUgraph leaving(CUdeviceptr *pointer) {
     CUgraph graph;
     CUgraphNode node;
@@ -188,14 +188,14 @@ static void check_memory(void) {
     size_t before = free_bytes();
     MUST(cuGraphInstantiateWithFlags(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuGraphInstantiateWithFlags(&again, graph, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(first, 1, 1)); /* addresses, and nothing behind them */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(first, 1, 1)); /* addresses without memory */
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(first));
     MUST(cuGraphUpload(exec, one));
     EXPECT(6 * MIB, before - free_bytes());
     EXPECT(0, graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT));
     MUST(cuGraphLaunch(exec, one));
     MUST(cuMemsetD8_v2(first, 1, 6 * MIB));
-    MUST(cuGraphLaunch(exec, one)); /* which frees the memory left by the launch before */
+    MUST(cuGraphLaunch(exec, one)); /* this frees the memory that the launch before left */
     EXPECT(6 * MIB, before - free_bytes());
     MUST(cuGraphInstantiateWithFlags(&again, other, 0));
     MUST(cuGraphLaunch(again, one));
@@ -206,7 +206,7 @@ static void check_memory(void) {
     EXPECT(6 * MIB, graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT));
     MUST(cuGraphExecDestroy(again));
     MUST(cuGraphDestroy(other));
-    MUST(cuMemsetD8_v2(second, 1, 6 * MIB)); /* it is allocated still */
+    MUST(cuMemsetD8_v2(second, 1, 6 * MIB)); /* it is still allocated */
     MUST(cuMemFree_v2(second));
     EXPECT(12 * MIB, graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH));
     MUST(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &zero));
@@ -235,10 +235,10 @@ static void check_libraries(void) {
     EXPECT(before, free_bytes());
     MUST(cuLibraryGetKernel(&shared, library, "busy_200ms"));
     MUST(cuKernelGetFunction(&function, shared));
-    EXPECT(2 * MIB, before - free_bytes()); /* its code, now that it is used */
+    EXPECT(2 * MIB, before - free_bytes()); /* its code, now in use */
     MUST(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function));
     EXPECT(1024, value);
-    MUST(cuLaunchKernelEx(&config, (CUfunction)(void *)shared, NULL, NULL)); /* a CUkernel will do, too */
+    MUST(cuLaunchKernelEx(&config, (CUfunction)(void *)shared, NULL, NULL)); /* a CUkernel works, too */
     EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(one));
     MUST(cuStreamSynchronize(one));
     EXPECT(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,

@@ -1,7 +1,7 @@
 /*
  * A thread records events one after the other while the driver tells many others that a kernel has ended.
- * `records ROUNDS` prints how many us before it was given to the device one was done, by the device's clock,
- * at most.
+ * `records ROUNDS` prints the greatest number of us by which an event was done before it was given to the
+ * device, by the device's clock.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -33,7 +33,7 @@ static double one_round(CUfunction kernel, CUstream stream, CUevent base, CUeven
     double most = 0;
     float ms;
     MUST(cuEventRecord(base, stream));
-    double base_us = now_us(); /* no other work is under way: it is done by now */
+    double base_us = now_us(); /* no other work is under way, so it is done by now */
     MUST(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     MUST(cuEventRecord(kernels_end, NULL));
     for (int i = 0; i < THREADS; i++)

@@ -1,9 +1,9 @@
 /*
  * A load that limits itself: `shares FILE WHO HOW-MANY SHARE CHARGE SECONDS` keeps the device busy as long as
- * its budget of each period lasts, and prints the percentage of the time that its kernels took: the median of
- * the periods, as a processor that comes late disturbs some. CHARGE says which part of the time between two
- * events of its own work it is charged: "elapsed" all of it, "own" that time divided by the number of loads
- * that have work then. The loads know of each other by FILE.
+ * its budget of each period lasts. It prints the percentage of the time that its kernels took: the median of
+ * the periods, because a late processor disturbs some. CHARGE is the charged part of the time between two
+ * events of its own work: "elapsed" all of it, "own" that time divided by the number of loads with work then.
+ * The loads know each other by FILE.
  *
  * It checks the simulated device's time sharing; it is not a limiter for real use.
  */
@@ -77,9 +77,9 @@ static double between(CUevent start, CUevent end) {
     return (double)elapsed * 1000;
 }
 
-/* Works from `start` to `end`, with a budget that is renewed at each period's begin; `done`: how many batches
- * were in which. The device is given as much in advance as the budget will last for, so that it waits for no
- * processor. */
+/* Works from `start` to `end`, with a budget that is renewed at the begin of each period; `done`: the number
+ * of batches in each. The device gets as much work in advance as the budget will last for, so that it waits
+ * for no processor. */
 static void work(uint64_t start, uint64_t end, double share, int own, uint32_t *is_working,
                  int done[PERIODS]) {
     double budget = 0, each = BATCH * KERNEL_US * (own ? 1 : (double)working());
@@ -92,7 +92,7 @@ static void work(uint64_t start, uint64_t end, double share, int own, uint32_t *
         for (; renewed <= now_us(); renewed += PERIOD_US)
             budget = (budget < 0 ? budget : 0) + share * PERIOD_US;
         if (now_us() < end && given - ended < AHEAD && budget > each * (double)(given - ended)) {
-            if (given == ended) /* nothing was under way: time counts from now */
+            if (given == ended) /* the device was idle: time counts from now */
                 MUST(cuEventRecord(*mark(given), stream));
             give_batch(++given);
         } else if (ended < given) {

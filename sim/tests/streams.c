@@ -1,7 +1,7 @@
 /*
  * The effects of streams of one context, and of contexts, on each other: `streams CHECK` prints "ok", or the
- * difference from the expected result. Times are simulated ones, and exact: work is held back by a kernel
- * that spins until all is in place.
+ * difference from the expected result. Times are simulated and exact: a spinning kernel holds work back until
+ * all of it is in place.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -13,7 +13,7 @@ enum { STREAMS = 12, HIGHEST = -5 };
 
 static CUcontext context;
 static CUmodule module;
-static CUstream streams[STREAMS]; /* 0 and 1 are blocking ones */
+static CUstream streams[STREAMS]; /* 0 and 1 are blocking streams */
 static CUstream urgent, opener;   /* of the highest priority: their queues have no other work */
 static CUevent gate, events[STREAMS];
 
@@ -31,7 +31,7 @@ static long long between(CUevent start, CUevent end) {
     return (long long)((double)milliseconds * 1000 + 0.5);
 }
 
-/* All that waits for `gate` begins at the same time: when the gate is opened. */
+/* Opens the gate: all work that waits for it begins at the same time. */
 static void hold(void) {
     MUST(launch("spin_until_1000", urgent));
     MUST(cuEventRecord(gate, urgent));
@@ -58,14 +58,14 @@ static void check_share(void) {
         EXPECT(ends[i], between(gate, events[i]));
 }
 
-/* A stream's own order, and that of an event that another has recorded. */
+/* A stream's own order, and that of an event in another stream. */
 static void check_order(void) {
     hold();
     MUST(cuStreamWaitEvent(streams[2], gate, 0));
     MUST(launch("busy_10ms", streams[2]));
     MUST(launch("busy_10ms", streams[2]));
     MUST(cuEventRecord(events[0], streams[2]));
-    MUST(launch("busy_3600s", streams[2])); /* comes after the work that is waited for */
+    MUST(launch("busy_3600s", streams[2])); /* comes after the awaited work */
     MUST(cuStreamWaitEvent(streams[3], events[0], 0));
     MUST(launch("busy_5ms", streams[3]));
     MUST(cuEventRecord(events[1], streams[3]));
@@ -99,7 +99,8 @@ static void check_connections(void) {
     MUST(cuEventSynchronize(events[0]));
 }
 
-/* The legacy default stream waits for blocking streams, and they for it; for the others neither does. */
+/* The legacy default stream waits for blocking streams, and they wait for it. Non-blocking streams do
+ * neither. */
 static void check_legacy(void) {
     MUST(launch("spin_until_1", streams[0]));
     MUST(launch("busy_1us", NULL));
@@ -107,7 +108,7 @@ static void check_legacy(void) {
     MUST(launch("busy_1us", streams[1]));
     MUST(cuEventRecord(events[1], streams[1]));
     MUST(cuLaunchKernel_ptsz(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_ERROR_INVALID_HANDLE);
-    MUST(cuEventRecord_ptsz(events[2], NULL)); /* a thread's own one is a blocking one */
+    MUST(cuEventRecord_ptsz(events[2], NULL)); /* a thread's own default stream is a blocking one */
     MUST(launch("busy_1us", streams[2]));
     MUST(cuStreamSynchronize(streams[2]));
     for (int i = 0; i < 3; i++)
@@ -144,7 +145,7 @@ static void check_full_queue(void) {
     MUST(pthread_join(thread, NULL));
 }
 
-/* Any number of kernels in one command: as long as all of them. */
+/* Any number of kernels in one command takes as long as all of them. */
 static void check_graph(void) {
     CUgraph graph;
     CUgraphExec exec;
@@ -164,7 +165,7 @@ static void check_graph(void) {
     MUST(cuGraphDestroy(graph));
 }
 
-/* Memory that is freed in one stream is given back when that one is done, even if another still has work. */
+/* Memory that is freed in one stream is given back after that stream, even if another still has work. */
 static void check_pool(void) {
     CUdeviceptr pointer;
     size_t before, now, total;

@@ -1,6 +1,6 @@
 /*
- * A program's use of the libraries, from several threads at once: built with sanitizers, it finds errors in
- * them that a well-behaved caller can meet. Prints "done" if all went as it must.
+ * A program's use of the libraries, from several threads: built with sanitizers, it finds errors in them that
+ * a correct caller can meet. It prints "done" if all calls did what they must.
  */
 #define _GNU_SOURCE
 #include "../../native/headers/nvml/nvml.h"
@@ -10,7 +10,7 @@
 
 enum { THREADS = 6, ROUNDS = 40, BLOCKS = 20 };
 
-/* Memory of every kind, taken and given back. */
+/* Memory of every kind, allocated and freed. */
 static void take_and_give(CUmemoryPool pool, CUstream stream) {
     const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};

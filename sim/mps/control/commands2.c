@@ -42,7 +42,7 @@ int carry_out2(char *text, bool privileged) {
             if (connections[i].kind == CLIENT)
                 say("%d\n", connections[i].pid);
     } else if (strcmp(command, "get_default_active_thread_percentage") == 0) {
-        say("100.0\n"); /* nothing here sets another one */
+        say("100.0\n"); /* no command here sets another value */
     } else if (strcmp(command, "quit") == 0) {
         return words[1] && strcmp(words[1], "-t") == 0 && words[2] ? atoi(words[2]) : 0;
     } else {

@@ -62,7 +62,7 @@ static const char *server_status(void) {
 
 static const char *or_none(const char *text) { return *text ? text : "-"; }
 
-/* The output of `list`, whose header may be left out: columns with two spaces between them, or as csv. */
+/* The output of `list`, whose header may be left out: columns with two spaces between them, or csv. */
 static void show_row(const struct call *call, const char *const *values, int count) {
     const char *format = option(call, "format");
     bool csv = format && strncmp(format, "csv", 3) == 0;
@@ -111,7 +111,7 @@ static void list_namespaces(const struct call *call) {
     }
 }
 
-/* All of its options that are limits; dashes here are underscores in the file. */
+/* All options that are limits. Dashes here are underscores in the file. */
 static void set(const struct call *call, struct namespace *namespace) {
     int known = 0;
     for (int i = 0; i < call->option_count; i++) {

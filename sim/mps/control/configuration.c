@@ -1,6 +1,6 @@
 /*
- * The file of "MPS v3 Configuration File": of TOML, tables and one-line values. SM partitions and features
- * are read over.
+ * The file of "MPS v3 Configuration File": tables and one-line values of TOML. SM partitions and features are
+ * ignored.
  */
 #define _GNU_SOURCE
 #include "control.h"
@@ -48,7 +48,7 @@ static int limit_of(const char *key) {
     return i;
 }
 
-/* "[servers.NAME]", "[[servers.NAME.devices]]": true for a table that is known. */
+/* "[servers.NAME]", "[[servers.NAME.devices]]": true for a known table. */
 static bool open_table(struct reader *reader, char *text) {
     char *rest = NULL;
     size_t length = strlen(text);

@@ -42,7 +42,7 @@ void note(const char *text, long number) {
     fflush(journal);
 }
 
-/* Of R555, which takes a byte less than bind(2). */
+/* As in R555, which takes a byte less than bind(2). */
 bool named(struct sockaddr_un *address, const char *name) {
     char path[PATH_MAX];
     place(name, path);
@@ -85,7 +85,7 @@ int listen_at(const char *name, mode_t mode, enum kind kind) {
     place(name, path);
     unlink(path);
     if (!named(&address, name))
-        exit(1); /* without a word, as R555 does */
+        exit(1); /* without a message, as in R555 */
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || chmod(path, mode) < 0 ||
         listen(fd, 64) < 0) {
         perror(path);

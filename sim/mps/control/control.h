@@ -1,11 +1,11 @@
 /*
- * nvidia-cuda-mps-control: the stand-in. With -d or -f it is the control daemon; without, it sends commands
+ * nvidia-cuda-mps-control: the stand-in. With -d or -f it is the control daemon. Otherwise it sends commands
  * to the daemon, and prints its answers.
  *
  * Files, commands and their effects are as NVIDIA documents them (docs.nvidia.com/deploy/mps): "Legacy MPS v2
  * Interface" (commands2.c), and R615's "MPS v3 Interface", "Namespaces" and "Configuration File"
- * (commands3.c, configuration.c). Commands that nothing of ours gives are not here. The messages between the
- * daemon and its clients are our own (mps_protocol.h). One server at a time.
+ * (commands3.c, configuration.c). Commands that no program of ours gives are missing. The messages between
+ * the daemon and its clients are our own (mps_protocol.h). There is one server at a time.
  */
 #ifndef XPU_SIM_MPS_CONTROL_H
 #define XPU_SIM_MPS_CONTROL_H
@@ -30,7 +30,7 @@ enum { BY_USER = -1 }; /* a connection that names no namespace */
 
 struct connection {
     enum kind kind;
-    bool privileged; /* it came by the socket that may change something, or from root under protocol 3 */
+    bool privileged; /* it came by the socket that may change things, or from root under protocol 3 */
     int namespace;   /* its number, or BY_USER */
     pid_t pid;
     uid_t uid;
@@ -44,20 +44,20 @@ extern struct options options;
 extern struct connection connections[MAX_CONNECTIONS];
 extern struct pollfd polled[MAX_CONNECTIONS]; /* at the same places */
 extern FILE *journal;                         /* control.log; NULL: there is none */
-extern char answer[1 << 16];                  /* to the command that is carried out */
+extern char answer[1 << 16];                  /* to the present command */
 extern char pipe_folder[PATH_MAX], log_folder[PATH_MAX];
 
-/* A file of the pipe folder, as a socket's name; false where its path is too long for one. */
+/* A file of the pipe folder as a socket's name; false if its path is too long for one. */
 bool named(struct sockaddr_un *address, const char *name);
 void place(const char *name, char *path);
 int add(int fd, enum kind kind);
 void drop(int at);
 /* Sends the given text to the connected process. */
 void tell(int at, const void *data, size_t size);
-/* `name` in the pipe folder; the place of the listening socket. */
+/* Listens on `name` in the pipe folder. Returns the place of the socket. */
 int listen_at(const char *name, mode_t mode, enum kind kind);
 void note(const char *text, long number);
-/* To the answer of the command that is carried out. */
+/* Adds to the answer of the present command. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* ---- server.c ---- */
 
@@ -66,12 +66,11 @@ extern uid_t server_uid;
 
 void start_server(uid_t uid);
 void end_server(void);
-/* Its status is 0 where there is none, or no answer. */
+/* Its status is 0 without a server, or without an answer. */
 struct mps_report ask_server(void);
 int clients(void);
 
-/* ---- commands2.c, commands3.c: -1, or the daemon is to quit, after so many seconds if it has clients ----
- */
+/* ---- commands2.c, commands3.c: -1; or the seconds that the daemon waits for clients before it quits ---- */
 
 int carry_out2(char *text, bool privileged);
 int carry_out3(char *text, bool privileged);
@@ -94,7 +93,7 @@ extern struct named_server {
     struct namespace namespaces[MAX_NAMESPACES]; /* the first is `default` */
 } named_server;
 
-/* All false with the reason in the answer. */
+/* All return false with the reason in the answer. */
 bool server_create(const char *name, uid_t uid, const char *devices);
 bool server_delete(const char *name, bool force);
 bool namespace_create(const char *name);
@@ -104,7 +103,7 @@ bool namespace_set(struct namespace *namespace, const char *key, const char *val
 
 /* ---- configuration.c ---- */
 
-/* Makes the server and namespaces of a TOML file; false with the reason in the answer. */
+/* Makes the server and namespaces of a TOML file. False with the reason in the answer. */
 bool configuration_apply(const char *path);
 
 /* ---- daemon.c ---- */

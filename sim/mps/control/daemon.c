@@ -17,9 +17,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* R580's status where it finds no libcuda.so.1; this one looks by LD_LIBRARY_PATH alone. */
+/* R580's status without a libcuda.so.1. This one looks only by LD_LIBRARY_PATH. */
 enum { NO_LIBCUDA = 244 };
-/* All that it has made. */
+/* Removes all that it has made. */
 static void remove_all(void) {
     if (server)
         end_server();
@@ -34,7 +34,7 @@ static void remove_all(void) {
     }
 }
 
-/* Once its clients have gone, or after that many seconds. */
+/* Quits once its clients have gone, or after that many seconds. */
 static void quit(int grace) {
     note("Quitting, with clients", clients());
     for (int i = 0; clients() && i < grace * 100; i++)
@@ -66,13 +66,13 @@ static void serve2(const struct connection *client, struct mps_reply *reply) {
     if (!server)
         start_server(options.multiuser ? 0 : client->uid);
     struct mps_report told = ask_server();
-    if (told.status == MPS_FAULT || (others && clients() > 1)) /* the real one has it wait */
+    if (told.status == MPS_FAULT || (others && clients() > 1)) /* the real one makes it wait */
         reply->answer = MPS_NOT_READY;
     else if (told.status == MPS_ACTIVE)
         *reply = (struct mps_reply){.answer = MPS_SERVED, .percent = 100, .key = told.key};
 }
 
-/* Under protocol 3 a client's namespace sets its part, for any user's client; without a namespace it gets a
+/* Under protocol 3 a client's namespace sets its part, for any user's client. Without a namespace it gets a
  * server of its user, which is made for it. */
 static void serve3(const struct connection *client, struct mps_reply *reply) {
     const struct namespace *namespace =
@@ -143,7 +143,7 @@ static void lock_folder(void) {
             perror(path);
         exit(1);
     }
-    fchmod(fd, 0666); /* the lock goes with the descriptor */
+    fchmod(fd, 0666); /* the lock belongs to the descriptor */
 }
 
 static void write_pid(void) {
@@ -157,7 +157,7 @@ static void write_pid(void) {
     }
 }
 
-/* Whether one of the folders, which are a list as in PATH, has the file. */
+/* Whether one of the folders, a list as in PATH, has the file. */
 static bool is_in(const char *name, const char *folders) {
     char path[PATH_MAX];
     while (folders && *folders) {

@@ -1,5 +1,5 @@
 /*
- * The options, and the front end: commands go to the daemon that runs, whose protocol they follow.
+ * The options, and the front end: commands go to the running daemon, in its protocol.
  */
 #define _GNU_SOURCE
 #include "control.h"

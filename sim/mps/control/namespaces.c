@@ -1,6 +1,6 @@
 /*
- * Protocol 3's named server and its namespaces: a folder in the pipe folder for the server, one in it for
- * each namespace, and in each a socket `control`, by which a client tells its namespace.
+ * Protocol 3's named server and its namespaces: a folder in the pipe folder for the server, and one in it for
+ * each namespace. Each has a socket `control`, which shows a client's namespace.
  */
 #define _GNU_SOURCE
 #include "control.h"

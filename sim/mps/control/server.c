@@ -1,5 +1,5 @@
 /*
- * The server: a process of its own, which is asked for its state; and its clients.
+ * The server: a process of its own, which reports its state; and its clients.
  */
 #define _GNU_SOURCE
 #include "control.h"
@@ -26,7 +26,7 @@ int clients(void) {
     return count;
 }
 
-/* It is gone, or to go: so is all that its clients had. */
+/* It has ended, or must end. So have all objects of its clients. */
 void end_server(void) {
     kill(server, SIGKILL);
     waitpid(server, NULL, 0);

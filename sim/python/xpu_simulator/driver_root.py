@@ -1,7 +1,7 @@
-"""The driver root of a simulated device: what an installed NVIDIA driver leaves on a machine.
+"""The driver root of a simulated device: the files of an installed NVIDIA driver.
 
-Libraries under their versioned names with SONAME links, an ld cache that names them, nvidia-smi, device
-nodes, and the files of /proc/driver/nvidia from which capabilities' minor numbers are read.
+It has libraries under their versioned names with SONAME links, an ld cache with these names, nvidia-smi,
+device nodes, and the files of /proc/driver/nvidia with the capabilities' minor numbers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MS_NOSUID = 2
 
 
 def make(root: str, topology: Topology, native: str) -> None:
-    """Fills the new folder `root`; `native` holds what sim/Makefile built.
+    """Fills the new folder `root`; `native` has the results of sim/Makefile.
 
-    DeviceError where that is missing; OSError where a file or node cannot be made (root only).
+    DeviceError if these are missing; OSError if a file or node cannot be made (root only).
     """
     os.mkdir(root)
     if os.statvfs(root).f_flag & (_ST_NODEV | _ST_NOEXEC):
@@ -43,11 +43,11 @@ def make(root: str, topology: Topology, native: str) -> None:
 
 
 def unmake(root: str) -> None:
-    """Removes the folder and what is mounted on it; nothing happens where there is none."""
+    """Removes the folder and the mounts in it, if it exists."""
     try:
         syscalls.umount2(root, syscalls.MNT_DETACH)
     except OSError:
-        pass  # not mounted: the run folder itself would do
+        pass  # no mount: the run folder itself allows nodes
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -83,7 +83,7 @@ def _copy(source: str, target: str) -> None:
 
 
 def _free_majors() -> tuple[int, int]:
-    """Two character majors that no driver has, so that opening their nodes gives ENXIO."""
+    """Two character majors without a driver: opening their nodes gives ENXIO."""
     taken = set()
     with open("/proc/devices", encoding="ascii") as lines:
         for line in lines:
@@ -91,7 +91,7 @@ def _free_majors() -> tuple[int, int]:
                 break
             if line.strip()[:1].isdigit():
                 taken.add(int(line.split()[0]))
-    # 384 to 511 are for dynamic majors, which the kernel hands out from the top (char_dev.c).
+    # 384 to 511 are for dynamic majors, which the kernel assigns from the top (char_dev.c).
     free = [major for major in range(384, 512) if major not in taken]
     if len(free) < 2:
         raise DeviceError("all dynamic device majors are taken", "unload a driver that is not needed")

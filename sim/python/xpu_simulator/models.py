@@ -1,4 +1,4 @@
-"""The cards that can be simulated, and the MIG profiles of those that have any."""
+"""The cards that can be simulated, and the MIG profiles of those with MIG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from xpu_runtime.value import Value
 
 MIB = 1 << 20
 
-#: What the cards are, from their data sheets and nvidia-smi; the keys are the driver's (driver/config.c).
+#: The cards' settings, from their data sheets and nvidia-smi. The keys are the driver's (driver/config.c).
 MODELS: dict[str, dict[str, int | str]] = {
     "T4": {
         "name": "Tesla T4",
@@ -104,7 +104,7 @@ class Profile(Value):
     ofas: int
 
 
-#: By model, from the MIG user guide's tables and what `nvidia-smi` reports of such devices.
+#: By model, from the MIG user guide's tables and the output of `nvidia-smi` for such devices.
 PROFILES = {
     "A100-SXM4-80GB": {
         "1g.10gb": Profile(1, 1, 9728, 14, 1, 0, 0, 0),
@@ -115,5 +115,5 @@ PROFILES = {
         "7g.80gb": Profile(7, 8, 80640, 98, 7, 5, 1, 1),
     },
 }
-#: The first GPU instance id that the driver gives a profile of so many slices.
+#: The first GPU instance id that the driver gives a profile with that many slices.
 FIRST_INSTANCE = {7: 0, 4: 1, 3: 1, 2: 3, 1: 7}

@@ -1,7 +1,7 @@
-"""The simulated device: brings it up, takes it down, says what is up.
+"""The simulated device: brings it up, takes it down, and reports it.
 
-All of it lies in one folder: the driver root (`root/`, see driver_root.py), the daemon that stands for
-the kernel driver, and the file that says what is up. For people's commands: each imports what it needs.
+All of it is in one folder: the driver root (`root/`, see driver_root.py), the daemon in the place of the
+kernel driver, and the file with the state. It serves people's commands: each imports what it needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REAL_DRIVER = "/proc/driver/nvidia/version"
 _DRIVER = "xpu-sim-driver"
 
-#: The daemon's protocol (sim/protocol.h), as far as the question "who uses you" needs it.
+#: The part of the daemon's protocol (sim/protocol.h) that asks for its users.
 _PROTOCOL_VERSION, _OP_USERS, _STATUS_OK = 2, 8, 0
 _REQUEST, _REPLY = "=IIQIIIIQQ", "=QIIQQQ"
 _LONGEST_REPLY = 1 << 16
@@ -28,9 +28,10 @@ _PATIENCE = 20
 
 
 class SimState(Value):
-    """What is up: the topology's name, the driver it plays, its root, its daemon, and how many cards.
+    """The running simulation: the topology's name, its driver version, its root, its daemon, and the number
+    of cards.
 
-    `started` is the daemon's start time in clock ticks since boot; with the pid it names one process.
+    `started` is the daemon's start time in clock ticks since boot. With the pid it identifies one process.
     """
 
     topology: str
@@ -43,7 +44,7 @@ class SimState(Value):
 
 
 class Available(Value):
-    """A topology that comes with us."""
+    """A topology of ours."""
 
     name: str
     description: str
@@ -51,7 +52,7 @@ class Available(Value):
 
 
 def status() -> SimState | None:
-    """What is up, or None. A daemon that was killed is not up, though its files are still there."""
+    """The running simulation, or None. If the daemon was killed, it is None, though the files still exist."""
     import json
 
     from xpu_runtime.linux import proc
@@ -65,7 +66,7 @@ def status() -> SimState | None:
 
 
 def topologies() -> list[Available]:
-    """The topologies that come with us."""
+    """Our topologies."""
     from xpu_simulator import topology
 
     read = [topology.read(name) for name in topology.names()]
@@ -73,18 +74,18 @@ def topologies() -> list[Available]:
 
 
 def branches() -> list[str]:
-    """The driver branches that each topology can be had with, the oldest first."""
+    """The driver branches of each topology, the oldest first."""
     from xpu_simulator import topology
 
     return list(topology.DRIVERS)
 
 
 def up(topology: str, *, force: bool = False, native: str | None = None) -> SimState:
-    """Brings the topology (a name or a file) up, in place of another one that nobody uses.
+    """Brings the topology (a name or a file) up, in place of another one without users.
 
-    Where just this is up already, it stays as it is. `force` does without the two refusals: beside a real
-    driver, and under processes that use what is up. `native` is the folder of the compiled parts.
-    ConfigError for the topology, DeviceError where it cannot come up; nothing is left then.
+    If the same topology is up already, it stays unchanged. `force` leaves out two refusals: beside a real
+    driver, and while processes use the present one. `native` is the folder of the compiled parts. ConfigError
+    for the topology; DeviceError if it cannot come up. Nothing is left then.
     """
     from xpu_runtime.linux.files import Lock
     from xpu_simulator.topology import read
@@ -116,7 +117,7 @@ def up(topology: str, *, force: bool = False, native: str | None = None) -> SimS
 
 
 def down() -> bool:
-    """Takes down what is up, and removes what is left of what was; False if there was nothing."""
+    """Takes the simulation down, and removes leftovers. False if there was nothing."""
     from xpu_runtime.linux.files import Lock
 
     if not os.path.isdir(paths.run_dir()):
@@ -128,13 +129,13 @@ def down() -> bool:
 
 
 def users() -> list[int]:
-    """Processes that hold a context on a simulated device; none where the driver does not answer."""
+    """Processes that hold a context on a simulated device; none if the driver does not answer."""
     import socket
     import struct
 
     request = struct.pack(_REQUEST, _PROTOCOL_VERSION, _OP_USERS, 1, 0, 0xFFFFFFFF, 0, 0, 0, 0)
     try:
-        # By way of a descriptor, for a socket's name may not be as long as a path.
+        # A descriptor gives a short path: a socket's name may be shorter than a path.
         folder = os.path.join(_folder(), "root", "run", "nvidia-sim")
         directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -169,7 +170,7 @@ def _settings(topology: Topology) -> str:
 
 
 def _has_settings(topology: Topology) -> bool:
-    """Whether what is up was made from this very topology; a file may have changed meanwhile."""
+    """Whether the running simulation has exactly these settings: a file may have changed meanwhile."""
     try:
         with open(os.path.join(_folder(), "driver.conf"), encoding="utf-8") as file:
             return file.read() == _settings(topology)
@@ -216,7 +217,7 @@ def _start(topology: Topology, native: str) -> SimState:
 
 
 def _run_daemon(program: str, conf: str) -> None:
-    """Starts the daemon and waits until it listens; it says so, or why not, on a pipe that it then closes."""
+    """Starts the daemon and waits until it listens. The daemon writes the result on a pipe, and closes it."""
     import select
     import subprocess
 
@@ -254,7 +255,7 @@ class _Daemon(Value):
 
 
 def _daemon() -> _Daemon | None:
-    """The daemon as its pid file names it, if that very process is alive."""
+    """The daemon of the pid file, if that very process is alive."""
     from xpu_runtime.linux import proc
 
     try:
@@ -278,7 +279,7 @@ def _clear(daemon: _Daemon | SimState | None) -> None:
 
 
 def _end(pid: int, started: int) -> None:
-    """SIGTERM, and SIGKILL to one that does not end; by a pidfd, so that no later process is meant."""
+    """Sends SIGTERM, and later SIGKILL. A pidfd makes sure that no later process is meant."""
     import select
     import signal
 

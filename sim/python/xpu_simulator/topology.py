@@ -1,7 +1,7 @@
-"""Topologies of simulated devices: the YAML files, checked, as the driver's settings.
+"""Topologies of simulated devices: reads the YAML files, checks them, and makes the driver's settings.
 
-A name such as `4xT4-R580` is the file sim/topologies/4xT4.yaml with the driver branch R580; a path
-is a user's own file. Nothing here is on a container's start path.
+A name such as `4xT4-R580` is the file sim/topologies/4xT4.yaml with the driver branch R580. A path is a
+user's own file. No container's start uses this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xpu_runtime.errors import ConfigError, did_you_mean
 from xpu_runtime.value import Value
 from xpu_simulator.models import FIRST_INSTANCE, MIB, MODELS, PROFILES
 
-#: Topologies and their JSON Schema: sim/ of the tree, and of what is installed.
+#: Topologies and their JSON Schema: sim/ of the tree, and of the installation.
 _DATA = os.path.join(paths.LIB, "sim")
 
 DEFAULT_DRIVER = "R615"
@@ -42,11 +42,11 @@ _FIRST_WITH_LIMITS = 615
 _MOST_GPUS = 16
 _MOST_SLICES = 7
 
-#: Minor numbers of /dev/nvidia-caps as the driver hands them out (/proc/driver/nvidia-caps/mig-minors):
-#: config, monitor, then per card 15 GPU instances of one and their 8 compute instances.
+#: Minor numbers of /dev/nvidia-caps as the driver assigns them (/proc/driver/nvidia-caps/mig-minors): config,
+#: monitor, then for each card 15 GPU instances, each with itself and its 8 compute instances.
 _FIRST_CAP, _CAPS_OF_INSTANCE, _CAPS_OF_GPU = 3, 9, 135
 
-#: The schema's types, as a YAML file has them.
+#: The schema's types, in the words of YAML.
 _TYPES = {
     "object": "a mapping",
     "array": "a list",
@@ -57,7 +57,7 @@ _TYPES = {
 
 
 class Gpu(Value):
-    """One card: the driver's settings of it, of its MIG devices, and the functions that fail."""
+    """One card: the driver's settings for it and its MIG devices, and the functions that fail."""
 
     settings: dict[str, int | str]
     mig: tuple[dict[str, int | str], ...]
@@ -65,12 +65,12 @@ class Gpu(Value):
 
     @property
     def bus_id(self) -> str:
-        """As the kernel writes it: 0000:00:1e.0."""
+        """The bus id in the kernel's form: 0000:00:1e.0."""
         return f"{self.settings['domain']:04x}:{self.settings['bus']:02x}:{self.settings['slot']:02x}.0"
 
 
 class Topology(Value):
-    """A checked topology; `name` is what the user called it."""
+    """A checked topology; `name` is the user's name for it."""
 
     name: str
     description: str
@@ -93,7 +93,7 @@ class Topology(Value):
         return int(self.branch[1:]) >= _FIRST_WITH_LIMITS
 
     def conf(self, **places: str) -> str:
-        """The driver's configuration, `places` being its files (sim/driver/config.c)."""
+        """The driver's configuration. `places` are its files (sim/driver/config.c)."""
         major, minor = (int(part) for part in self.cuda.split("."))
         top: dict[str, int | str] = {
             **places,
@@ -116,7 +116,7 @@ class Topology(Value):
 
 
 def names() -> list[str]:
-    """The topologies that come with us, each also to be had with a driver branch: NAME-R580."""
+    """Our topologies. Each also exists with a driver branch: NAME-R580."""
     folder = os.path.join(_DATA, "topologies")
     try:
         found = os.listdir(folder)
@@ -128,7 +128,7 @@ def names() -> list[str]:
 def read(topology: str) -> Topology:
     """The topology of that name, or in that file.
 
-    ConfigError with the nearest name, key or value where there is no such, or where it makes no sense.
+    ConfigError, with the nearest name, key or value, if it does not exist or is invalid.
     """
     name, branch = topology, ""
     if "/" in topology or topology.endswith((".yaml", ".yml")):
@@ -166,7 +166,7 @@ def _unknown_name(topology: str, known: list[str]) -> ConfigError:
 
 
 def _checked(path: str) -> dict[str, Any]:
-    """The file's data, of which the schema holds."""
+    """The file's data, checked by the schema."""
     with open(os.path.join(_DATA, "topology.schema.json"), "rb") as file:
         schema = json.load(file)
     document = read_document(path)
@@ -183,7 +183,7 @@ def _checked(path: str) -> dict[str, Any]:
 
 
 def _explained(error: Any, where: tuple[str | int, ...]) -> str:
-    """A schema error for people: the key, what is wrong, what it could be."""
+    """A schema error for people: the key, the fault, and the allowed values."""
     name = dotted(where) or "the topology"
     if error.validator == "additionalProperties":
         known = list(error.schema["properties"])
@@ -297,7 +297,7 @@ def _mig(entry: dict[str, Any], index: int, name: str, where: str) -> list[dict[
 
 
 def _made_uuid(*parts: object) -> uuid.UUID:
-    """The same for the same card of the same topology, whenever it comes up, and under every driver."""
+    """The UUID of a card of a topology, the same at each start and under every driver."""
     return uuid.uuid5(uuid.NAMESPACE_OID, "xpu simulated device " + "/".join(map(str, parts)))
 
 
