@@ -1,4 +1,4 @@
-"""Device memory: who has how much of it, whatever becomes of the process."""
+"""Device memory: the use of each process, and its end with the process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_allocation_is_seen_by_cuda_nvml_and_nvidia_smi_until_it_is_freed(
     assert used(observer) == 0
 
 
-def test_the_last_byte_can_be_had_and_not_one_more(one: Process) -> None:
+def test_the_last_byte_can_be_allocated_and_not_one_more(one: Process) -> None:
     assert one.alloc(T4 + 1)[0] == OUT_OF_MEMORY
     assert one.alloc(T4 - 2 * MIB)[0] == SUCCESS
     assert one.alloc(2 * MIB + 1)[0] == OUT_OF_MEMORY
@@ -44,7 +44,7 @@ def test_the_last_byte_can_be_had_and_not_one_more(one: Process) -> None:
     assert one.error(OUT_OF_MEMORY) == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-def test_processes_share_a_device_and_are_listed_with_what_each_has(up: Up, process: Start) -> None:
+def test_processes_share_a_device_and_are_listed_with_their_memory(up: Up, process: Start) -> None:
     root = up("1xT4").root
     one, two = process(root), process(root)
     one.start(), two.start()
@@ -68,7 +68,7 @@ def test_two_contexts_of_a_process_are_one_process(up: Up, process: Start) -> No
     assert used(one) == GIB, "what a context had goes with it"
 
 
-def test_a_killed_process_holds_nothing_the_moment_it_is_dead(up: Up, process: Start) -> None:
+def test_a_killed_process_holds_nothing_from_its_end_on(up: Up, process: Start) -> None:
     root = up("1xT4").root
     observer = process(root)
     for _ in range(20):
@@ -114,7 +114,7 @@ def test_a_forked_child_starts_without_cuda_and_then_has_its_own(working: Workin
     assert one.free(pointer) == SUCCESS
 
 
-def test_a_context_costs_what_the_topology_says(up: Up, process: Start) -> None:
+def test_a_contexts_size_is_that_of_the_topology(up: Up, process: Start) -> None:
     one = process(up({"gpus": [{"model": "T4", "context_mib": 300}]}).root)
     one.start()
     assert used(one) == 300 * MIB
@@ -122,7 +122,7 @@ def test_a_context_costs_what_the_topology_says(up: Up, process: Start) -> None:
     assert one.create() == OUT_OF_MEMORY
 
 
-def test_pitched_and_managed_memory_count_as_well(one: Process) -> None:
+def test_pitched_and_managed_memory_count(one: Process) -> None:
     assert one.pitch(1000, 2048) == [SUCCESS, 1024]
     assert used(one) == 2 * MIB
     assert one.managed(4 * MIB) == SUCCESS
@@ -131,7 +131,7 @@ def test_pitched_and_managed_memory_count_as_well(one: Process) -> None:
     assert one.pitch(1 << 40, 1 << 40)[0] == OUT_OF_MEMORY
 
 
-def test_what_is_copied_to_a_device_comes_back_and_nothing_beyond_it(one: Process) -> None:
+def test_a_copy_to_a_device_comes_back_and_nothing_beyond_it(one: Process) -> None:
     _, first = one.alloc(4096)
     _, second = one.alloc(4096)
     assert one.write(first, "weights") == SUCCESS

@@ -1,9 +1,9 @@
-"""What each model says of itself, against public tables; and what follows from it for kernels.
+"""Each model's answers about itself, against public tables, and their effects on kernels.
 
 Sources: [guide] is the CUDA C++ Programming Guide, "Features and Technical Specifications" by compute
-capability; [card] was read off such a card by the XLA project (xla/backends/gpu/target_config/specs,
-*_sxm*.txtpb), by PyTorch on an H200 (L2), or by nvidia-smi (memory, clocks). The data sheets say the same
-where they say it.
+capability. [card] was read from such a card by the XLA project (xla/backends/gpu/target_config/specs,
+*_sxm*.txtpb), by PyTorch on an H200 (L2), or by nvidia-smi (memory, clocks). The data sheets agree as far as
+they have the values.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TURING, AMPERE, HOPPER = ({number: each[at] for number, each in GUIDE.items()} f
 
 
 def card_of(family: dict[int, int], *numbers: int) -> dict[int, int]:
-    """What the guide says of the family, and what the [card] itself."""
+    """The guide's values for the family, and the [card]'s own."""
     own = (MULTIPROCESSORS, L2, CLOCK, MEMORY_CLOCK, BUS, PCI_ID)
     return {**family, **dict(zip(own, numbers, strict=True))}
 
@@ -68,7 +68,7 @@ T4, A100, H100 = "T4", "A100-SXM4-80GB", "H100-80GB-HBM3"
 
 @pytest.fixture
 def card(up: Up, process: Start) -> Callable[[str], Process]:
-    """`card("H200")` is a process with a context on one of that model."""
+    """`card("H200")` is a process with a context on a card of that model."""
 
     def start(model: str, driver: str = "R580") -> Process:
         one = process(up({"driver": driver, "gpus": [{"model": model}]}).root)
@@ -87,7 +87,7 @@ def test_each_model_has_the_attributes_of_the_public_tables(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_nvml_says_the_same_where_it_says_it(card: Callable[[str], Process], model: str) -> None:
+def test_nvml_agrees_with_the_attributes(card: Callable[[str], Process], model: str) -> None:
     one, wanted = card(model), MODELS[model]
     assert one.nvml("nvmlDeviceGetMaxClockInfo", 0, 1) * 1000 == wanted[CLOCK]
     assert one.nvml("nvmlDeviceGetMaxClockInfo", 0, 2) * 1000 == wanted[MEMORY_CLOCK]
@@ -98,7 +98,7 @@ def test_nvml_says_the_same_where_it_says_it(card: Callable[[str], Process], mod
 
 
 @pytest.mark.parametrize("model", [T4, H100])
-def test_the_cuda_runtime_is_told_the_same(up: Up, native_with_cudart: Path, model: str) -> None:
+def test_the_cuda_runtime_gets_the_same_attributes(up: Up, native_with_cudart: Path, model: str) -> None:
     root = up({"driver": "R580", "gpus": [{"model": model}]}, native=str(native_with_cudart)).root
     folder = next(Path(root).glob("usr/lib/*-linux-gnu"))
     runtime = next(each for each in runtimes() if each.name == "13")
@@ -120,7 +120,7 @@ def test_the_cuda_runtime_is_told_the_same(up: Up, native_with_cudart: Path, mod
     assert done.stdout.split("\n")[:-1] == [str(value) for value in wanted.values()], done.stderr
 
 
-#: Threads, dynamic shared memory: blocks that fit.
+#: Threads, dynamic shared memory: the blocks that fit.
 FITS = {
     T4: {(1024, 0): 1, (32, 0): 16, (32, 48 * KIB): 1, (32, 16 * KIB): 4},
     A100: {(1024, 0): 2, (32, 0): 32, (32, 48 * KIB): 3, (32, 163 * KIB): 1, (32, 164 * KIB): 0},
@@ -129,7 +129,7 @@ FITS = {
 
 
 @pytest.mark.parametrize("model", FITS)
-def test_so_many_blocks_fit_as_threads_and_shared_memory_allow(
+def test_threads_and_shared_memory_bound_the_blocks_that_fit(
     card: Callable[[str], Process], model: str
 ) -> None:
     one = card(model)
@@ -169,7 +169,7 @@ def test_an_older_card_has_no_clusters(card: Callable[[str], Process]) -> None:
 
 
 @pytest.mark.parametrize(("driver", "wanted"), [("R550", UNSUPPORTED_LIMIT), ("R580", SUCCESS)])
-def test_no_context_is_one_of_graphics_which_a_driver_says_from_cuda_12_5_on(
+def test_from_cuda_12_5_on_a_driver_says_that_no_context_is_for_graphics(
     card: Callable[..., Process], driver: str, wanted: int
 ) -> None:
     one, in_graphics = card(H100, driver), 8

@@ -1,4 +1,4 @@
-"""Code that is linked, maps of tensors, and waits for values: what libraries of NVIDIA look for and call."""
+"""Linked code, maps of tensors, and waits for values: functions that NVIDIA's libraries look up and call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from .test_memory import INVALID
 FILE_NOT_FOUND, NOT_SUPPORTED = 301, 801
 
 
-def test_what_is_linked_is_loaded_as_an_image_of_its_size(
-    pair: tuple[Process, Process], tmp_path: Path
-) -> None:
+def test_linked_code_is_loaded_as_an_image_of_its_size(pair: tuple[Process, Process], tmp_path: Path) -> None:
     one, _ = pair
     file = tmp_path / "code"
     file.write_bytes(bytes(2 * MIB))
@@ -25,7 +23,7 @@ def test_what_is_linked_is_loaded_as_an_image_of_its_size(
     assert used(one) - before == 10 * MIB, "in pages of 2 MiB"
 
 
-def test_what_cannot_be_linked_is_refused(pair: tuple[Process, Process]) -> None:
+def test_invalid_code_is_not_linked(pair: tuple[Process, Process]) -> None:
     one, _ = pair
     assert one.link_wrongly("/nowhere") == [INVALID, INVALID, FILE_NOT_FOUND, INVALID, SUCCESS]
 
@@ -46,14 +44,14 @@ def test_a_tensor_is_mapped_within_the_hardwares_bounds(pair: tuple[Process, Pro
         assert one.tensor_map(*wrong)[0] == INVALID, wrong
 
 
-def test_waiting_for_values_needs_the_administrators_leave_that_nobody_gave(
+def test_waits_for_values_are_not_supported(
     pair: tuple[Process, Process],
 ) -> None:
     one, _ = pair
     assert one.await_values(one.alloc(4096)[1]) == [NOT_SUPPORTED] * 3
 
 
-def test_a_library_may_come_with_an_option_that_has_no_value_and_need_not_be_kept(
+def test_a_library_may_have_an_option_without_a_value_and_need_not_be_kept(
     pair: tuple[Process, Process],
 ) -> None:
     one, _ = pair

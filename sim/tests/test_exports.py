@@ -1,4 +1,4 @@
-"""Each branch of the simulated driver exports what the real libraries of that branch do, and nothing else."""
+"""Each branch of the simulated driver exports exactly the names of that branch's real libraries."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def test_there_is_a_list_for_each_branch(library: str) -> None:
 
 @pytest.mark.parametrize("branch", DRIVERS)
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_branch_exports_what_is_listed_for_it_and_nothing_else(
-    native: Path, library: str, branch: str
-) -> None:
+def test_a_branch_exports_exactly_the_names_of_its_list(native: Path, library: str, branch: str) -> None:
     found, wanted = exported(native / f"{library}-{branch}.so"), listed(library)[branch]
     assert len(wanted) > 250
     assert (sorted(found - wanted), sorted(wanted - found)) == ([], [])
@@ -45,7 +43,7 @@ def test_a_name_is_listed_once() -> None:
 @pytest.mark.parametrize(
     ("name", "first"),
     [
-        # As dlsym finds them in the libraries that Debian has.
+        # dlsym finds them like this in Debian's libraries.
         ("cuGetProcAddress_v2", "R535"),
         ("cuStreamBeginCaptureToGraph", "R550"),
         ("cuCtxCreate_v4", "R570"),
@@ -62,12 +60,12 @@ def test_a_program_finds_a_function_from_its_first_branch_on(native: Path, name:
     assert having == branches[branches.index(first) :]
 
 
-def test_what_is_not_simulated_is_found_and_says_that_it_is_not_supported(native: Path) -> None:
+def test_a_function_that_is_not_simulated_is_found_and_returns_not_supported(native: Path) -> None:
     assert _loaded(native, "libcuda", "R580").cuTexRefGetFlags(None, None) == NOT_SUPPORTED
     assert _loaded(native, "libnvidia-ml", "R580").nvmlDeviceGetPdi(None, None) == NVML_NOT_SUPPORTED
 
 
-def test_the_driver_root_has_the_branch_s_own_libraries(up: Up, native: Path) -> None:
+def test_the_driver_root_has_the_branchs_own_libraries(up: Up, native: Path) -> None:
     (folder,) = Path(up("1xT4-R535").root).glob("usr/lib/*-linux-gnu")
     for library in LIBRARIES:
         assert exported(folder / f"{library}.so.1") == listed(library)["R535"]

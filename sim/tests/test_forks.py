@@ -1,5 +1,5 @@
 """A process may fork before it uses the simulated driver, and while its threads do: no child hangs. The
-libraries have threads of their own, which a child has not."""
+libraries have threads of their own, and a child does not have them."""
 
 from __future__ import annotations
 

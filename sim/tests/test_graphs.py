@@ -15,18 +15,18 @@ from support.simulation import build_sanitized, compile_program
 from xpu_simulator.simulator import SimState
 
 Up = Callable[..., SimState]
-#: Each that some function has a variant from.
+#: All versions in which some function got a variant.
 VERSIONS = (2000, 3000, 3020, 4000, 7000, 8000, 10000, 10010, 11000, 11030, 11040, 12000, 12020, 12030, 13040)
 CHECKS = ("fork", "broken-captures", "nodes", "memory", "libraries")
 
 
 def libraries(state: SimState) -> Path:
-    """Where libcuda lies."""
+    """The folder of libcuda."""
     return next(Path(state.root).glob("usr/lib/*-linux-gnu"))
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_program_of_the_driver_api_meets_what_it_must_and_no_memory_error(
+def test_a_program_of_the_driver_api_gets_the_right_results_and_no_memory_error(
     up: Up, tmp_path: Path, check: str
 ) -> None:
     kind = "address,undefined"
@@ -36,8 +36,8 @@ def test_a_program_of_the_driver_api_meets_what_it_must_and_no_memory_error(
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
 
-def test_each_function_is_given_out_by_name_or_by_name_and_default_stream(up: Up) -> None:
-    """What is simulated and what cuGetProcAddress knows are the same; by each name the newest variant."""
+def test_each_function_is_found_by_name_or_by_name_and_default_stream(up: Up) -> None:
+    """The simulated functions are those that cuGetProcAddress knows. Each name gives the newest variant."""
     library = libraries(up("1xT4")) / "libcuda.so.1"
     cuda = ctypes.CDLL(str(library))
     headers = "".join(path.read_text() for path in (REPOSITORY / "native/headers/cuda").glob("*.h"))
@@ -76,7 +76,7 @@ def test_each_function_is_given_out_by_name_or_by_name_and_default_stream(up: Up
 def test_the_variant_is_that_of_the_version_and_the_default_stream(
     up: Up, name: str, version: int, flags: int, symbol: str | None
 ) -> None:
-    """As NVIDIA's driver 535 answers."""
+    """The answers are those of NVIDIA's driver 535."""
     cuda = ctypes.CDLL(str(libraries(up("1xT4")) / "libcuda.so.1"))
     function, status = ctypes.c_void_p(), ctypes.c_int()
     asked = (name.encode(), ctypes.byref(function), version, ctypes.c_uint64(flags))

@@ -24,7 +24,7 @@ CLIENTS = (
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_what_containers_load_needs_no_glibc_newer_than_2_28(native: Path, name: str) -> None:
+def test_files_for_containers_need_no_glibc_newer_than_2_28(native: Path, name: str) -> None:
     listed = subprocess.run(
         ["objdump", "-T", native / name], capture_output=True, text=True, check=True
     ).stdout
@@ -34,7 +34,7 @@ def test_what_containers_load_needs_no_glibc_newer_than_2_28(native: Path, name:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_what_containers_load_needs_nothing_but_libc(native: Path, name: str) -> None:
+def test_files_for_containers_need_only_libc(native: Path, name: str) -> None:
     dynamic = subprocess.run(
         ["readelf", "-d", native / name], capture_output=True, text=True, check=True
     ).stdout
@@ -67,7 +67,7 @@ def test_functions_are_found_by_name_and_version(up: Up) -> None:
     assert find("cuNoSuchThing", 13000) == (0, None, 1)
 
 
-def test_an_older_driver_does_not_give_out_what_it_cannot_have(up: Up) -> None:
+def test_an_older_driver_does_not_hand_out_newer_functions(up: Up) -> None:
     folder = next(Path(up("1xT4-R470").root).glob("usr/lib/*-linux-gnu"))
     cuda = ctypes.CDLL(str(folder / "libcuda.so.1"))
     version, function = ctypes.c_int(), ctypes.c_void_p()
@@ -77,9 +77,7 @@ def test_an_older_driver_does_not_give_out_what_it_cannot_have(up: Up) -> None:
 
 
 @pytest.mark.parametrize("kind", ["address,undefined", "thread"])
-def test_a_program_with_many_threads_meets_no_error_that_a_sanitizer_sees(
-    up: Up, tmp_path: Path, kind: str
-) -> None:
+def test_sanitizers_find_no_error_in_a_program_with_many_threads(up: Up, tmp_path: Path, kind: str) -> None:
     state = up("1xT4", native=str(build_sanitized(kind)))
     folder = next(Path(state.root).glob("usr/lib/*-linux-gnu"))
     program = compile_program(state, Path(__file__).with_name("workload.c"), tmp_path, kind)

@@ -1,4 +1,4 @@
-"""Memory limits of a cgroup, which drivers have since R615: who may set them, and what they hold."""
+"""Memory limits of a cgroup, in drivers since R615: the right to set them, and their effect."""
 
 from __future__ import annotations
 
@@ -152,9 +152,7 @@ def test_only_root_on_the_host_may_set_a_limit(up: Up, process: Start, cgroup: C
 @pytest.mark.parametrize(
     ("soft", "hard"), [(2 * GIB, GIB), (0, T4 + 1), (T4 + 1, NO_LIMIT), (NO_LIMIT, NO_LIMIT)]
 )
-def test_limits_that_make_no_sense_are_refused(
-    up: Up, process: Start, cgroup: Cgroup, soft: int, hard: int
-) -> None:
+def test_invalid_limits_are_refused(up: Up, process: Start, cgroup: Cgroup, soft: int, hard: int) -> None:
     group = cgroup()
     one = process(up("1xT4").root)
     assert one.limit(str(group), soft, hard) == NVML_INVALID

@@ -1,4 +1,4 @@
-"""The ways to take device memory: each shows in the reported usage of device and process, and comes back."""
+"""The ways to take device memory. Each shows in the reported usage of device and process, and comes back."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SPARSE, DEFERRED = 0x40, 0x80
 
 
 def reported(observer: Process, pid: int) -> int:
-    """Bytes of one process, as NVML says; 0 where it lists none."""
+    """Bytes of one process by NVML; 0 if it is not listed."""
     listed = observer.nvml("nvmlDeviceGetComputeRunningProcesses")
     return sum(entry["usedGpuMemory"] for entry in listed if entry["pid"] == pid)
 
 
 def both(worker: Process) -> int:
-    """The device's reported usage, which the only process's must be equal to."""
+    """The device's reported usage. It must equal that of the only process."""
     total = used(worker)
     assert reported(worker, worker.pid()) == total
     return total
 
 
-def test_small_allocations_share_pieces_of_2_mib_that_go_when_the_last_of_them_is_freed(one: Process) -> None:
+def test_small_allocations_share_pieces_of_2_mib_that_go_with_the_last_of_them(one: Process) -> None:
     pointers = [one.alloc(512 * 1024)[1] for _ in range(4)]
     assert both(one) == 2 * MIB
     pointers.append(one.alloc(1)[1])
@@ -65,7 +65,7 @@ def test_a_hundred_thousand_allocations_fit_and_are_all_given_back(one: Process)
     assert both(one) == 0
 
 
-def test_the_functions_of_32_bit_times_count_as_well(one: Process) -> None:
+def test_the_functions_with_32_bit_addresses_count(one: Process) -> None:
     result, pointer = one.alloc_v1(4 * MIB)
     assert (result, 0 < pointer < 1 << 32) == (SUCCESS, True)
     assert both(one) == 4 * MIB
@@ -73,7 +73,7 @@ def test_the_functions_of_32_bit_times_count_as_well(one: Process) -> None:
     assert both(one) == 0
 
 
-def test_managed_memory_counts_wherever_it_is_wanted(one: Process) -> None:
+def test_managed_memory_counts_at_any_preferred_place(one: Process) -> None:
     result, pointer = one.alloc_managed(4 * MIB)
     assert (result, one.attribute(8, pointer)) == (SUCCESS, [SUCCESS, 1])
     assert one.advise(pointer, 4 * MIB) == [SUCCESS] * 4 + [0, -1]
@@ -82,7 +82,7 @@ def test_managed_memory_counts_wherever_it_is_wanted(one: Process) -> None:
     assert one.free(pointer) == SUCCESS
 
 
-def test_host_memory_takes_nothing_of_the_device(one: Process) -> None:
+def test_host_memory_takes_none_of_the_devices(one: Process) -> None:
     result, pointer = one.host_alloc(64 * MIB)
     assert result == SUCCESS
     assert one.attribute(2, pointer) == [SUCCESS, 1], "it is the host's"
@@ -92,7 +92,7 @@ def test_host_memory_takes_nothing_of_the_device(one: Process) -> None:
     assert one.host_free(pointer) == SUCCESS
 
 
-def test_what_is_known_of_a_pointer_is_its_range_its_device_and_its_kind(one: Process) -> None:
+def test_a_pointers_attributes_have_its_range_its_device_and_its_kind(one: Process) -> None:
     _, pointer = one.alloc(1000)
     assert one.attribute(2, pointer + 10) == [SUCCESS, 2]
     assert one.attribute(9, pointer) == [SUCCESS, 0]
@@ -102,7 +102,7 @@ def test_what_is_known_of_a_pointer_is_its_range_its_device_and_its_kind(one: Pr
     assert one.range_of(4096)[0] == 500
 
 
-def test_a_pool_keeps_what_is_freed_until_a_synchronisation(one: Process) -> None:
+def test_a_pool_keeps_freed_memory_until_a_synchronisation(one: Process) -> None:
     pool = one.default_pool()
     _, first = one.alloc_async(5 * MIB)
     _, second = one.alloc_async(MIB)
@@ -120,7 +120,7 @@ def test_a_pool_keeps_what_is_freed_until_a_synchronisation(one: Process) -> Non
     assert one.pool_set(pool, RESERVED_HIGH, 5) == one.pool_set(pool, USED, 0) == INVALID
 
 
-def test_a_free_takes_place_when_the_work_before_it_is_done(one: Process) -> None:
+def test_a_free_happens_after_the_work_before_it(one: Process) -> None:
     _, pointer = one.alloc_async(GIB)
     one.launch("busy_300ms")
     assert one.free_async(pointer) == SUCCESS
@@ -145,7 +145,7 @@ def test_the_release_threshold_stays_over_synchronisations_and_trim_does_not(one
     assert both(one) == 0
 
 
-def test_what_a_pool_keeps_unused_is_given_up_before_anything_is_refused(one: Process) -> None:
+def test_pools_give_up_unused_memory_before_anything_is_refused(one: Process) -> None:
     pool = one.default_pool()
     one.pool_set(pool, THRESHOLD, T4)
     _, pointer = one.alloc_async(8 * GIB)
@@ -188,7 +188,7 @@ def test_a_device_can_be_given_another_pool_until_that_is_destroyed(one: Process
     assert one.location_pool(1) == [SUCCESS, one.default_pool()]
 
 
-def test_a_pool_of_host_memory_takes_nothing_of_the_device(one: Process) -> None:
+def test_a_pool_of_host_memory_takes_none_of_the_devices(one: Process) -> None:
     for _, pool in (one.pool(0, HOST), one.pool(0, HOST_NUMA), one.location_pool(HOST)):
         result, _ = one.alloc_async(64 * MIB, pool)
         assert result == SUCCESS
@@ -196,7 +196,7 @@ def test_a_pool_of_host_memory_takes_nothing_of_the_device(one: Process) -> None
     assert both(one) == 0
 
 
-def test_a_pool_has_no_more_than_its_own_bound_nor_than_the_device(one: Process) -> None:
+def test_a_pool_is_bounded_by_its_own_limit_and_by_the_device(one: Process) -> None:
     _, pool = one.pool(0, 1, 64 * MIB)
     assert one.alloc_async(65 * MIB, pool)[0] == OUT_OF_MEMORY
     assert one.alloc_async(64 * MIB, pool)[0] == SUCCESS
@@ -231,7 +231,7 @@ def test_memory_lives_while_there_is_a_handle_or_a_mapping(one: Process) -> None
     assert one.address_free(second, size) == one.address_free(pointer, size) == SUCCESS
 
 
-def test_memory_of_the_host_can_be_mapped_and_takes_nothing_of_the_device(one: Process) -> None:
+def test_memory_of_the_host_can_be_mapped_and_takes_none_of_the_devices(one: Process) -> None:
     for location in (HOST, HOST_NUMA):
         result, handle = one.create_memory(64 * MIB, 0, location)
         assert result == SUCCESS
@@ -239,7 +239,7 @@ def test_memory_of_the_host_can_be_mapped_and_takes_nothing_of_the_device(one: P
     assert both(one) == 0
 
 
-def test_what_makes_no_sense_to_map_is_refused(one: Process) -> None:
+def test_invalid_mappings_are_refused(one: Process) -> None:
     assert one.create_memory(2 * MIB + 512)[0] == one.create_memory(0)[0] == INVALID
     assert one.create_memory(T4 + 2 * MIB)[0] == OUT_OF_MEMORY
     assert one.create_memory(2 * MIB, 8)[0] == NOT_SUPPORTED, "there is no fabric"
@@ -261,7 +261,7 @@ def test_what_makes_no_sense_to_map_is_refused(one: Process) -> None:
     assert one.export_memory(handle)[0] == INVALID, "it was not made for that"
 
 
-def test_a_device_full_of_mapped_memory_has_no_room_for_anything_else(one: Process) -> None:
+def test_a_device_full_of_mapped_memory_refuses_other_memory(one: Process) -> None:
     _, handle = one.create_memory(T4)
     assert one.alloc(1)[0] == OUT_OF_MEMORY
     assert one.alloc_async(1)[0] == OUT_OF_MEMORY
@@ -296,7 +296,7 @@ def test_a_mipmapped_array_counts_with_all_its_levels(one: Process) -> None:
 
 
 @pytest.mark.parametrize("flags", [SPARSE, DEFERRED])
-def test_an_array_without_memory_counts_for_what_is_mapped_to_it(one: Process, flags: int) -> None:
+def test_an_array_without_memory_counts_by_its_mapped_memory(one: Process, flags: int) -> None:
     result, array = one.array(1024, 1024, 0, 1, flags)
     assert (result, both(one)) == (SUCCESS, 0)
     assert one.array_needs(array) == [SUCCESS, 4 * MIB]
@@ -314,7 +314,7 @@ def test_an_array_without_memory_counts_for_what_is_mapped_to_it(one: Process, f
     assert one.array_needs(ordinary)[0] == INVALID
 
 
-def test_what_a_context_has_goes_with_it_and_what_a_device_has_stays(up: Up, process: Start) -> None:
+def test_a_contexts_memory_ends_with_it_and_a_devices_memory_stays(up: Up, process: Start) -> None:
     one = process(up("1xT4").root)
     one.init()
     one.create()
@@ -329,7 +329,7 @@ def test_what_a_context_has_goes_with_it_and_what_a_device_has_stays(up: Up, pro
     assert both(one) == 0
 
 
-def test_work_that_goes_with_its_context_holds_no_pools_memory(up: Up, process: Start) -> None:
+def test_work_that_ends_with_its_context_holds_no_pools_memory(up: Up, process: Start) -> None:
     one = process(up("1xT4").root)
     one.init()
     one.start()
@@ -360,7 +360,7 @@ def test_a_larger_heap_stack_or_print_buffer_takes_memory(one: Process) -> None:
     assert one.set_limit(99, 1) == 215
 
 
-def test_a_child_after_fork_has_none_of_it_and_the_parent_all(one: Process) -> None:
+def test_a_forked_child_has_none_of_the_memory_and_the_parent_has_all(one: Process) -> None:
     _, small = one.alloc(100)
     _, pooled = one.alloc_async(100)
     _, handle = one.create_memory(2 * MIB)

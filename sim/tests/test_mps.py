@@ -1,4 +1,4 @@
-"""The stand-in for NVIDIA's MPS: its commands, and what its clients share."""
+"""The stand-in for NVIDIA's MPS: its commands, and the shares of its clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RPC_FAILURE, NOT_READY, ILLEGAL_ADDRESS = 806, 807, 700
 
 
 class Daemon:
-    """A control daemon below `folder`, and the simulation's root that it is of."""
+    """A control daemon below `folder`, and the root of its simulation."""
 
     def __init__(self, root: str, folder: Path) -> None:
         self.root = root
@@ -76,7 +76,7 @@ def client(daemon: Daemon, process: Start, **more: str) -> Process:
 
 
 def took(*workers: Process, since: float) -> float:
-    """Milliseconds from that time of time.monotonic until all have done what they were given."""
+    """Milliseconds from that time of time.monotonic until all processes have done their work."""
     for each in workers:
         each.send("synchronize")
     assert [each.result() for each in workers] == [SUCCESS] * len(workers)
@@ -97,7 +97,7 @@ def test_the_daemon_leaves_the_files_of_the_real_one_and_takes_them_away(daemon:
 def test_a_path_that_is_too_long_for_a_socket_ends_the_daemon_without_a_word(
     up: Up, tmp_path: Path, length: int, status: int
 ) -> None:
-    """By NVIDIA's R555: 87 bytes of the pipe folder are the most."""
+    """By NVIDIA's R555 the pipe folder may have 87 bytes at most."""
     one = Daemon(up("1xT4-R580").root, tmp_path)
     pipe = tmp_path / ("p" * (length - len(str(tmp_path)) - 1))
     one.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(pipe)
@@ -112,7 +112,7 @@ def test_a_path_that_is_too_long_for_a_socket_ends_the_daemon_without_a_word(
     one.run(text="quit\n", check=False)
 
 
-def test_the_server_is_found_by_path_and_libcuda_as_the_loader_does(up: Up, tmp_path: Path) -> None:
+def test_the_server_is_found_by_path_and_libcuda_by_the_loaders_rules(up: Up, tmp_path: Path) -> None:
     one = Daemon(up("1xT4-R580").root, tmp_path)
     places, one.places = one.places, {"LD_LIBRARY_PATH": one.places["LD_LIBRARY_PATH"], "PATH": "/nowhere"}
     one.run("-d", "-multiuser-server")
@@ -124,7 +124,7 @@ def test_the_server_is_found_by_path_and_libcuda_as_the_loader_does(up: Up, tmp_
     assert done.returncode == 244
 
 
-def test_commands_are_taken_as_documented(daemon: Daemon, process: Start) -> None:
+def test_commands_work_as_documented(daemon: Daemon, process: Start) -> None:
     assert daemon.ask("get_server_list", "get_default_active_thread_percentage") == ["100.0"]
     daemon.ask("start_server -uid 0")
     server = daemon.server()
@@ -138,19 +138,19 @@ def test_clients_run_side_by_side_and_others_in_turn(daemon: Daemon, process: St
     one, two = client(daemon, process), client(daemon, process)
     outside = process(daemon.root, {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"})
     outside.start()
-    # All of it for each of two: half each, so that both take twice as long as alone.
+    # Two processes with all of the card have half each, so both take twice as long as alone.
     began = time.monotonic()
     for each in (one, two):
         each.launch("busy_100ms", 2)
     assert took(one, two, since=began) >= 390
-    # The server's clients have one turn together: the third has half of the card, not a third.
+    # The server's clients have one turn together: the third process has half of the card, not a third.
     for each in (one, two):
         each.launch("busy_3600s")
     assert outside.timed("busy_100ms") == [SUCCESS, pytest.approx(200, rel=0.1)]
 
 
 @pytest.mark.parametrize("percent", [25, 50])
-def test_a_client_is_held_to_its_percentage_and_the_rest_is_for_others(
+def test_a_client_is_held_to_its_percentage_and_others_get_the_rest(
     daemon: Daemon, process: Start, percent: int
 ) -> None:
     one = client(daemon, process, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=str(percent))
@@ -167,7 +167,9 @@ def test_memory_is_held_to_the_pinned_limit(daemon: Daemon, process: Start) -> N
     assert (one.alloc(1500 * MIB)[0], one.alloc(1000 * MIB)[0]) == (SUCCESS, 2)
 
 
-def test_a_wrong_pipe_folder_runs_without_mps_and_tells_nobody(daemon: Daemon, process: Start) -> None:
+def test_with_a_wrong_pipe_folder_a_program_runs_without_mps_and_without_a_message(
+    daemon: Daemon, process: Start
+) -> None:
     outside = process(
         daemon.root,
         {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"},
@@ -190,7 +192,7 @@ def test_the_end_of_the_server_is_the_end_of_its_clients_contexts(daemon: Daemon
     assert three.timed("busy_20ms", 1) == [SUCCESS, 20.0], "the daemon has started another"
 
 
-def test_one_clients_fault_is_that_of_all_until_they_have_ended(daemon: Daemon, process: Start) -> None:
+def test_one_clients_fault_affects_all_until_they_have_ended(daemon: Daemon, process: Start) -> None:
     one, two = client(daemon, process), client(daemon, process)
     outside = process(daemon.root)
     outside.start()
@@ -253,7 +255,7 @@ def test_a_configuration_file_makes_a_server_with_its_namespaces(third: Daemon, 
     assert list(pipe.iterdir()) == []
 
 
-def test_a_namespaces_clients_get_what_it_says(third: Daemon, process: Start) -> None:
+def test_a_namespaces_limits_hold_for_its_clients(third: Daemon, process: Start) -> None:
     third.run("namespace", "create", "other", "--server=shared")
     small, other = (
         process(
@@ -269,7 +271,7 @@ def test_a_namespaces_clients_get_what_it_says(third: Daemon, process: Start) ->
         each.start()
     assert small.timed("busy_10ms", 4)[1] == pytest.approx(160, rel=0.02)
     assert (small.alloc(900 * MIB)[0], small.alloc(200 * MIB)[0]) == (SUCCESS, 2)
-    # One that sets nothing gives all, and is not the server's: what its clients say counts.
+    # A namespace that sets nothing gives all, and is not the server's: the clients' own percentage counts.
     assert other.timed("busy_10ms", 1)[1] == pytest.approx(100, rel=0.02)
     assert other.alloc(4000 * MIB)[0] == SUCCESS
     assert "has clients" in third.run("namespace", "delete", "small", "--server=shared", check=False)

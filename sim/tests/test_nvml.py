@@ -1,4 +1,4 @@
-"""libnvidia-ml as nvidia-ml-py, which the inventory is made with, finds it."""
+"""libnvidia-ml as nvidia-ml-py sees it, which reads the inventory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_card_is_described_in_full(up: Up, process: Start) -> None:
     assert one.nvml("nvmlDeviceGetBAR1MemoryInfo")["bar1Total"] == 256 * MIB
 
 
-def test_what_the_driver_keeps_for_itself_is_nobody_s(up: Up, process: Start) -> None:
+def test_the_drivers_own_memory_belongs_to_no_process(up: Up, process: Start) -> None:
     card = {"model": "T4", "memory_mib": 1000, "reserved_mib": 400}
     root = up({"driver": "R580", "gpus": [card]}).root
     one = process(root)
@@ -145,7 +145,7 @@ def test_handles_are_found_by_every_name(up: Up, monkeypatch: pytest.MonkeyPatch
         pynvml.nvmlShutdown()
 
 
-def test_a_lost_card_has_its_identity_and_nothing_else(up: Up, process: Start) -> None:
+def test_a_lost_card_has_only_its_identity(up: Up, process: Start) -> None:
     root = up({"gpus": [{"model": "T4"}, {"model": "T4", "healthy": False}]}).root
     one = process(root)
     assert len(one.count()) == 2
@@ -158,7 +158,7 @@ def test_a_lost_card_has_its_identity_and_nothing_else(up: Up, process: Start) -
     assert one.start(0) == SUCCESS
 
 
-def test_a_function_that_the_topology_lets_fail_fails_for_that_card(up: Up, process: Start) -> None:
+def test_a_function_with_a_fault_in_the_topology_fails_for_that_card(up: Up, process: Start) -> None:
     fail = {
         "nvmlDeviceSetMemoryLimits_v1": "NVML_ERROR_UNKNOWN",
         "nvmlDeviceGetHandleByIndex_v2": "NVML_ERROR_GPU_IS_LOST",
@@ -173,7 +173,7 @@ def test_a_function_that_the_topology_lets_fail_fails_for_that_card(up: Up, proc
     assert two.nvml("nvmlDeviceGetUUID").startswith("GPU-")
 
 
-def test_error_texts_are_the_binding_s(native: Path) -> None:
+def test_error_texts_are_the_bindings(native: Path) -> None:
     library = ctypes.CDLL(str(native / "libnvidia-ml-R615.so"))
     library.nvmlErrorString.restype = ctypes.c_char_p
     texts = pynvml.NVMLError._errcode_to_string
@@ -187,7 +187,7 @@ def test_every_function_that_nvidia_smi_and_the_binding_call_exists(native: Path
     assert set(declared) <= exports.listed("libnvidia-ml")["R615"]
 
 
-def test_devices_reach_each_other_over_pci_and_those_in_parts_do_not(up: Up, process: Start) -> None:
+def test_devices_reach_each_other_over_pci_and_mig_devices_do_not(up: Up, process: Start) -> None:
     one = process(up("2xT4").root)
     by_pci = (
         pynvml.NVML_P2P_CAPS_INDEX_READ[0],
@@ -203,7 +203,7 @@ def test_devices_reach_each_other_over_pci_and_those_in_parts_do_not(up: Up, pro
     assert parts.p2p(0, 1, by_pci[0]) == pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
 
 
-def test_handles_come_by_the_names_of_old_too(up: Up) -> None:
+def test_handles_are_found_by_the_old_functions_too(up: Up) -> None:
     folder = next(Path(up("2xT4").root).glob("usr/lib/*-linux-gnu"))
     nvml = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
     count, handle, other = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -214,7 +214,7 @@ def test_handles_come_by_the_names_of_old_too(up: Up) -> None:
     assert handle.value == other.value
 
 
-#: What nvtop 3.0 looks up of libnvidia-ml; the simulated one has all of it, and not as stubs.
+#: The names that nvtop 3.0 looks up in libnvidia-ml. The simulated one implements all of them.
 NVTOP = """
 nvmlDeviceGetClockInfo nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetCount nvmlDeviceGetCount_v2
 nvmlDeviceGetCurrPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetDecoderUtilization
@@ -228,7 +228,7 @@ nvmlShutdown
 """.split()  # noqa: SIM905
 
 
-def test_what_nvtop_asks_for_is_simulated() -> None:
+def test_the_functions_that_nvtop_looks_up_are_simulated() -> None:
     declared = re.findall(r"\b(nvml[A-Z]\w+)\(", (REPOSITORY / "native/headers/nvml/nvml.h").read_text())
     assert set(NVTOP) <= set(declared)
 
@@ -250,7 +250,7 @@ def test_a_card_has_a_pcie_link_and_temperatures_to_keep_below(
 
 
 @pytest.mark.parametrize(("name", "size"), [("nvmlDeviceGetPciInfo", 32), ("nvmlDeviceGetPciInfo_v2", 52)])
-def test_the_older_pci_information_is_the_newest_s_and_no_longer_than_it_was(
+def test_the_older_pci_information_equals_the_newest_with_its_old_length(
     up: Up, name: str, size: int
 ) -> None:
     folder = next(Path(up("1xT4").root).glob("usr/lib/*-linux-gnu"))

@@ -1,4 +1,4 @@
-"""The driver among clients that are broken or hostile, and clients whose driver dies."""
+"""The driver with broken or hostile clients, and clients whose driver dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from xpu_simulator.simulator import SimState
 Start = Callable[..., Process]
 Up = Callable[..., SimState]
 
-#: As in sim/protocol.h.
+#: The values of sim/protocol.h.
 REQUEST, REPLY = struct.Struct("=IIQIIIIQQ"), struct.Struct("=QIIQQQ")
 VERSION, HELLO, LAST_OPERATION, NO_MIG = 2, 1, 28, 0xFFFFFFFF
 CREATE, ALLOCATE, QUEUE, LOOK, EVENT_CREATE, SYNC, QUERY = 9, 11, 13, 14, 15, 18, 19
@@ -55,7 +55,7 @@ def request(
 
 
 class Queue:
-    """What a context shares with the driver, and puts commands into."""
+    """A context's queue of commands, which it shares with the driver."""
 
     def __init__(self, connection: socket.socket, context: int = 0) -> None:
         connection.sendall(request(QUEUE, context=context))
@@ -71,7 +71,7 @@ class Queue:
         self.say(self.given)
 
     def say(self, head: int) -> None:
-        """That so many commands were given."""
+        """Says that this many commands were given."""
         self.memory[0:8] = struct.pack("=Q", head)
 
 
@@ -80,7 +80,7 @@ def command(kind: int, value: int = 0, channel: int = 0, number: int = 0, stamp:
 
 
 def ask(connection: socket.socket, message: bytes) -> tuple[int, int]:
-    """Status and first value of the reply."""
+    """The status and the first value of the reply."""
     connection.sendall(message)
     reply = connection.recv(1 << 16)
     _, status, _, value, *_ = REPLY.unpack_from(reply)
@@ -93,7 +93,7 @@ def is_well(state: SimState) -> bool:
 
 
 def open_files(state: SimState) -> list[str]:
-    """What the driver's descriptors name."""
+    """The targets of the driver's descriptors."""
     named = []
     for entry in Path(f"/proc/{state.pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed since
@@ -102,10 +102,10 @@ def open_files(state: SimState) -> list[str]:
 
 
 def all_taken_and_then(state: SimState, settled: Callable[[list[str]], bool]) -> list[str]:
-    """The driver's descriptors, when they are `settled`; fails after 30 s.
+    """The driver's descriptors, once they are `settled`. Fails after 30 s.
 
-    The driver takes connections in their order. So once it has answered a question, none that was made before
-    is still to be taken, and it can only close what it has open.
+    The driver takes connections in their order. So once it has answered a question, it has taken all earlier
+    ones, and can only close descriptors.
     """
     assert is_well(state)
     deadline = time.monotonic() + 30
@@ -135,7 +135,7 @@ SMALL = st.integers(0, 8)
 MESSAGE = st.one_of(
     st.binary(max_size=200),
     st.binary(min_size=REQUEST.size, max_size=REQUEST.size),
-    # Requests that the driver must look into: each field likely, or anything.
+    # Requests that the driver must check: each field likely, or anything.
     st.builds(
         lambda op, device, mig, context, first, second, tail: (
             REQUEST.pack(VERSION, op, 1, device, mig, context, 0, first, second) + tail
@@ -161,7 +161,7 @@ def test_no_message_brings_the_driver_down(sanitized_sim: SimState, messages: li
             for message in messages:
                 connection.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # thrown out
+            pass  # disconnected
     assert is_well(sanitized_sim)
 
 
@@ -214,7 +214,7 @@ def descriptors(kinds: list[str], own: socket.socket, folder: Path) -> list[int]
 def test_no_descriptor_that_comes_with_a_message_brings_the_driver_down_or_stays_open(
     sanitized_sim: SimState, tmp_path: Path, messages: list[tuple[bytes, list[str]]]
 ) -> None:
-    # No client: the only socket is the one it listens on.
+    # There is no client: the only socket is the listening one.
     before = all_taken_and_then(sanitized_sim, lambda held: str(held).count("socket:") == 1)
     with connect(sanitized_sim) as connection:
         for message, kinds in messages:
@@ -223,7 +223,7 @@ def test_no_descriptor_that_comes_with_a_message_brings_the_driver_down_or_stays
                 socket.send_fds(connection, [message], passed)
                 _, received, _, _ = socket.recv_fds(connection, 1 << 16, 4)
             except (BrokenPipeError, ConnectionResetError, OSError):
-                break  # thrown out
+                break  # disconnected
             finally:
                 for descriptor in passed:
                     os.close(descriptor)
@@ -233,7 +233,7 @@ def test_no_descriptor_that_comes_with_a_message_brings_the_driver_down_or_stays
     assert is_well(sanitized_sim)
 
 
-def test_a_client_that_does_not_read_is_thrown_out(up: Up) -> None:
+def test_a_client_that_does_not_read_is_disconnected(up: Up) -> None:
     state = up("1xT4")
     with connect(state) as connection, pytest.raises((BrokenPipeError, ConnectionResetError)):
         while True:
@@ -241,13 +241,13 @@ def test_a_client_that_does_not_read_is_thrown_out(up: Up) -> None:
     assert is_well(state)
 
 
-def test_a_client_that_only_connects_holds_nobody_up(up: Up) -> None:
+def test_a_client_that_only_connects_does_not_delay_others(up: Up) -> None:
     state = up("1xT4")
     with connect(state):
         assert is_well(state)
 
 
-def test_one_process_gets_a_few_connections_and_the_others_still_theirs(up: Up, process: Start) -> None:
+def test_one_process_gets_few_connections_and_others_still_get_theirs(up: Up, process: Start) -> None:
     state = up("1xT4")
     with_connection = []
     open_ones = [connect(state) for _ in range(64)]
@@ -255,7 +255,7 @@ def test_one_process_gets_a_few_connections_and_the_others_still_theirs(up: Up, 
         try:
             with_connection.append(ask(connection, request(HELLO)))
         except (BrokenPipeError, ConnectionResetError, struct.error):
-            pass  # turned away: the end of the connection, in place of a reply
+            pass  # refused: the connection ends without a reply
     assert len(with_connection) == 16
     assert process(state.root).start() == SUCCESS
     for connection in open_ones:
@@ -313,7 +313,7 @@ def test_no_command_brings_the_driver_down(
             queues[number % 2].put(one)
         if head is not None:
             queues[0].say(head)
-        with suppress(BrokenPipeError, ConnectionResetError, struct.error):  # thrown out
+        with suppress(BrokenPipeError, ConnectionResetError, struct.error):  # disconnected
             for context in (0, 1):
                 ask(connection, request(LOOK, context=context))
     assert is_well(sanitized_sim)
@@ -322,7 +322,7 @@ def test_no_command_brings_the_driver_down(
 @pytest.mark.parametrize(
     "wrong", ["a kind", "a channel", "a time", "more than there is space for", "too deep"]
 )
-def test_a_client_whose_commands_make_no_sense_is_thrown_out(up: Up, wrong: str) -> None:
+def test_a_client_with_invalid_commands_is_disconnected(up: Up, wrong: str) -> None:
     state = up("1xT4")
     with connect(state) as connection:
         ask(connection, request(CREATE))

@@ -1,7 +1,7 @@
 """Simulated device time: kernels take it, and contexts share it.
 
-Nothing here measures how fast the machine is: simulated durations are exact, and real ones only have a
-least value.
+Nothing here measures the machine's speed: simulated durations are exact, and real ones have only a lower
+bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Working = Callable[..., tuple[str, Process]]
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for what must come, and fails where it does not."""
+    """Waits for the condition, and fails if it does not come."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
@@ -31,7 +31,7 @@ def test_a_kernel_takes_its_time_and_a_launch_does_not_wait_for_it(one: Process)
     assert one.query() == NOT_READY
 
 
-def test_synchronize_waits_for_all_that_was_launched(one: Process) -> None:
+def test_synchronize_waits_for_all_launches(one: Process) -> None:
     begun = time.monotonic()
     one.launch("busy_500us", 100)
     assert one.synchronize() == SUCCESS
@@ -39,7 +39,7 @@ def test_synchronize_waits_for_all_that_was_launched(one: Process) -> None:
     assert one.query() == SUCCESS
 
 
-def test_an_event_that_is_still_to_come_has_no_time(one: Process) -> None:
+def test_a_pending_event_has_no_time(one: Process) -> None:
     before = one.event()
     one.launch("busy_3600s")
     assert one.elapsed(before, one.event()) == [NOT_READY, 0.0]
@@ -52,7 +52,7 @@ def test_names_without_a_time_take_a_few_microseconds(one: Process) -> None:
         assert 0.01 <= milliseconds <= 0.1
 
 
-def test_a_full_queue_lets_the_launcher_wait_and_loses_nothing(one: Process) -> None:
+def test_a_full_queue_makes_the_launcher_wait_and_loses_nothing(one: Process) -> None:
     begun = time.monotonic()
     assert one.launch("busy_100us", 3000) == SUCCESS
     assert one.synchronize() == SUCCESS
@@ -96,10 +96,10 @@ def test_mig_devices_run_beside_each_other(up: Up, process: Start) -> None:
     assert two.timed("busy_10ms") == [SUCCESS, 10.0]
 
 
-def test_utilisation_is_a_sample_that_is_late(working: Working, process: Start) -> None:
+def test_utilisation_is_a_late_sample(working: Working, process: Start) -> None:
     root, one = working("1xT4")
     observer = process(root)
-    observer.nvml("nvmlDeviceGetUtilizationRates")  # NVML is there
+    observer.nvml("nvmlDeviceGetUtilizationRates")  # this starts NVML
     one.launch("busy_3600s")
     assert observer.nvml("nvmlDeviceGetUtilizationRates")["gpu"] < 100, (
         "no whole sample of it can be seen yet"
@@ -114,7 +114,7 @@ def test_utilisation_is_a_sample_that_is_late(working: Working, process: Start) 
     assert abs(apart - round(apart)) < 0.001 and apart > 0.5, "each sixth of a second"
 
 
-def test_a_figure_of_a_process_is_of_all_samples_since_the_last_question(
+def test_a_processs_figure_is_over_all_samples_since_the_last_question(
     working: Working, process: Start
 ) -> None:
     root, one = working("1xT4")
@@ -126,14 +126,14 @@ def test_a_figure_of_a_process_is_of_all_samples_since_the_last_question(
     one.launch("busy_1s")
     last: list[dict[str, int]] = []
     until(lambda: sampled(observer, last) and last[0]["timeStamp"] - first[0]["timeStamp"] > 1_000_000)
-    # Of one second in 16, which are kept.
+    # Of one second in the 16 that are kept.
     assert 5 <= last[0]["smUtil"] <= 9
     (since,) = observer.nvml("nvmlDeviceGetProcessUtilization", 0, last[0]["timeStamp"] - 400_000)
     assert since["smUtil"] > 80
 
 
 def sampled(observer: Process, samples: list[dict[str, int]], since: int = 0) -> bool:
-    """Whether there is a sample after `since` (us), which `samples` is then."""
+    """Whether there is a sample after `since` (us); `samples` then has it."""
     found = observer.nvml("nvmlDeviceGetProcessUtilization", 0, since)
     if isinstance(found, list):
         samples[:] = found
@@ -150,7 +150,7 @@ def test_accounting_adds_up_what_a_process_has_used(working: Working, process: S
     assert stats["isRunning"] == 1 and stats["startTime"] > 0
 
 
-def test_utilisation_follows_who_works(up: Up, process: Start) -> None:
+def test_utilisation_follows_the_working_processes(up: Up, process: Start) -> None:
     root = up("2xT4").root
     one, two, observer = process(root), process(root), process(root)
     for worker in (one, two):
@@ -176,7 +176,7 @@ def test_utilisation_follows_who_works(up: Up, process: Start) -> None:
     until(lambda: rates()["gpu"] == 0)
 
 
-def test_what_waits_for_a_context_ends_with_it(up: Up, process: Start) -> None:
+def test_a_wait_for_a_context_ends_with_it(up: Up, process: Start) -> None:
     root = up("1xT4").root
     one, two = process(root), process(root)
     one.start(), two.start()
@@ -187,7 +187,7 @@ def test_what_waits_for_a_context_ends_with_it(up: Up, process: Start) -> None:
     assert two.result() == SUCCESS
 
 
-def test_an_event_that_is_recorded_again_has_no_time_until_that_is_done(one: Process) -> None:
+def test_an_event_that_is_recorded_again_has_no_time_until_the_new_record_is_done(one: Process) -> None:
     event = one.event()
     assert one.event_synchronize(event) == SUCCESS
     assert one.elapsed(event, event) == [SUCCESS, 0]

@@ -1,4 +1,4 @@
-"""Events that several processes have: all see the latest record, whosever it is."""
+"""Events that several processes have: all of them see the latest record, of any process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .test_memory import INVALID
 INVALID_CONTEXT, INVALID_HANDLE = 201, 400
 DISABLE_TIMING, INTERPROCESS = 2, 4
 SHARED = DISABLE_TIMING | INTERPROCESS
-#: Longer than any test: what waits for it is ended by something else.
+#: Longer than any test: other events end waits for it.
 HOUR = "busy_3600s"
 
 
 def share(owner: Process, other: Process) -> tuple[int, int]:
-    """An event's number in its maker and in who has opened it."""
+    """An event's numbers in its maker and in the process that has opened it."""
     result, number = owner.event_create(SHARED)
     assert result == SUCCESS
     result, handle = owner.event_ipc_get(number)
@@ -30,7 +30,7 @@ def share(owner: Process, other: Process) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("wait", ["event_synchronize", "event_await"])
-def test_who_waits_for_another_processes_event_goes_on_after_the_work_before_it(
+def test_a_wait_for_another_processes_event_ends_after_the_work_before_it(
     pair: tuple[Process, Process], wait: str
 ) -> None:
     owner, other = pair
@@ -54,7 +54,9 @@ def test_an_event_is_not_ready_in_any_process_while_the_work_before_it_runs(
     assert other.query() == SUCCESS, "it has no work of its own"
 
 
-def test_an_event_recorded_before_its_handle_was_made_is_no_other(pair: tuple[Process, Process]) -> None:
+def test_an_event_recorded_before_its_handle_was_made_is_the_same_event(
+    pair: tuple[Process, Process],
+) -> None:
     owner, other = pair
     _, here = owner.event_create(SHARED)
     assert owner.launch(HOUR) == owner.event_record(here) == SUCCESS
@@ -63,7 +65,7 @@ def test_an_event_recorded_before_its_handle_was_made_is_no_other(pair: tuple[Pr
     assert other.event_query(there) == NOT_READY
 
 
-def test_the_latest_record_counts_whosever_it_is(pair: tuple[Process, Process]) -> None:
+def test_the_latest_record_of_any_process_counts(pair: tuple[Process, Process]) -> None:
     owner, other = pair
     here, there = share(owner, other)
     assert other.launch(HOUR) == other.event_record(there) == SUCCESS
@@ -75,7 +77,7 @@ def test_the_latest_record_counts_whosever_it_is(pair: tuple[Process, Process]) 
     assert owner.event_query(here) == NOT_READY
 
 
-def test_a_wait_ends_when_the_process_whose_work_it_is_for_is_killed(pair: tuple[Process, Process]) -> None:
+def test_a_wait_ends_when_the_process_with_the_work_is_killed(pair: tuple[Process, Process]) -> None:
     owner, other = pair
     here, there = share(owner, other)
     assert owner.launch(HOUR) == owner.event_record(here) == SUCCESS
@@ -89,7 +91,7 @@ def test_a_wait_ends_when_the_process_whose_work_it_is_for_is_killed(pair: tuple
     assert other.event_destroy(there) == SUCCESS
 
 
-def test_a_pool_gives_back_what_was_freed_before_the_record_when_that_is_waited_for(
+def test_a_wait_for_a_record_makes_a_pool_give_back_memory_freed_before_it(
     pair: tuple[Process, Process],
 ) -> None:
     owner, other = pair
@@ -100,7 +102,7 @@ def test_a_pool_gives_back_what_was_freed_before_the_record_when_that_is_waited_
     assert used(owner) == 0
 
 
-def test_who_opens_an_event_and_is_killed_leaves_it_to_its_maker(pair: tuple[Process, Process]) -> None:
+def test_a_killed_process_leaves_its_opened_event_to_the_maker(pair: tuple[Process, Process]) -> None:
     owner, other = pair
     here, there = share(owner, other)
     assert other.launch(HOUR) == other.event_record(there) == SUCCESS
@@ -110,7 +112,7 @@ def test_who_opens_an_event_and_is_killed_leaves_it_to_its_maker(pair: tuple[Pro
     assert owner.event_record(here) == owner.event_destroy(here) == SUCCESS
 
 
-def test_an_event_that_its_maker_destroys_is_opened_no_more_and_kept_by_who_has_it(
+def test_an_event_that_its_maker_destroys_stays_open_and_cannot_be_opened_again(
     pair: tuple[Process, Process],
 ) -> None:
     owner, other = pair

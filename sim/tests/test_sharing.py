@@ -1,4 +1,4 @@
-"""Device memory that several processes hold: it is counted once, and lives until the last of them is gone."""
+"""Device memory that several processes hold is counted once, and lives until the last of them has ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POSIX_FD = 1
 
 @pytest.fixture
 def handover(pair: tuple[Process, Process], tmp_path: Path) -> Callable[[int], int]:
-    """Passes a descriptor from the first process to the second; the number that it has there."""
+    """Passes a descriptor from the first process to the second. Returns its number there."""
     owner, other = pair
     socket = str(tmp_path / "socket")
     other.listen(socket)
@@ -37,7 +37,7 @@ def handover(pair: tuple[Process, Process], tmp_path: Path) -> Callable[[int], i
     return hand
 
 
-def test_ipc_memory_is_the_owners_and_outlives_its_being_freed_while_another_has_it(
+def test_ipc_memory_is_the_owners_and_outlives_its_free_while_another_has_it_open(
     pair: tuple[Process, Process],
 ) -> None:
     owner, other = pair
@@ -60,7 +60,7 @@ def test_ipc_memory_is_the_owners_and_outlives_its_being_freed_while_another_has
     assert other.ipc_open(handle)[0] == INVALID, "it is gone"
 
 
-def test_ipc_memory_outlives_a_killed_owner_and_goes_with_the_last_that_has_it(
+def test_ipc_memory_outlives_a_killed_owner_and_ends_with_the_last_process_that_has_it_open(
     pair: tuple[Process, Process], process: Start
 ) -> None:
     owner, other = pair
@@ -78,7 +78,7 @@ def test_ipc_memory_outlives_a_killed_owner_and_goes_with_the_last_that_has_it(
     assert used(other) == 0
 
 
-def test_who_opens_memory_and_is_killed_takes_none_of_the_owners(pair: tuple[Process, Process]) -> None:
+def test_a_killed_process_that_opened_memory_takes_none_of_the_owners(pair: tuple[Process, Process]) -> None:
     owner, other = pair
     _, pointer = owner.alloc(4 * MIB)
     _, handle = owner.ipc_get(pointer)
@@ -122,7 +122,7 @@ def test_created_memory_passes_by_a_descriptor_and_lives_while_it_is_under_way(
     assert used(owner) == 0
 
 
-def test_a_descriptor_that_nobody_takes_gives_the_memory_back_when_it_is_closed(
+def test_a_descriptor_that_no_process_takes_gives_the_memory_back_at_its_close(
     pair: tuple[Process, Process],
 ) -> None:
     owner, other = pair
@@ -158,12 +158,12 @@ def slow_driver(pair: object) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("slow_driver")
-def test_memory_is_back_before_anybody_who_asks_after_the_death_of_who_got_its_descriptor(
+def test_memory_is_back_for_any_question_after_the_death_of_the_descriptors_receiver(
     pair: tuple[Process, Process],
 ) -> None:
     owner, other = pair
     _, handle = owner.create_memory(4 * MIB, POSIX_FD)
-    assert used(other) == 4 * MIB  # its connection is there
+    assert used(other) == 4 * MIB  # this makes its connection
     assert owner.export_memory(handle)[0] == SUCCESS
     owner.kill()
     assert used(other) == 0
@@ -181,7 +181,7 @@ def test_a_descriptor_of_something_else_is_refused(pair: tuple[Process, Process]
     assert used(owner) == 2 * MIB
 
 
-def test_external_memory_counts_at_its_maker_and_is_let_go_when_destroyed_and_freed(
+def test_external_memory_counts_at_its_maker_and_ends_when_destroyed_and_freed(
     pair: tuple[Process, Process], handover: Callable[[int], int]
 ) -> None:
     owner, other = pair
@@ -229,7 +229,7 @@ def test_a_pool_is_shared_and_its_pointers_opened(
     assert other.pool_destroy(there) == SUCCESS
 
 
-def test_three_hundred_processes_have_a_context_and_memory_each(up: Up) -> None:
+def test_three_hundred_processes_each_have_a_context_and_memory(up: Up) -> None:
     root = up({"gpus": [{"model": "H200", "count": 2}]}).root
     program = (
         "import ctypes, glob, sys\n"

@@ -96,7 +96,7 @@ def test_inside_a_limited_cgroup_the_total_is_the_limit(
     assert "0MiB /  15360MiB |" in smi(root).stdout
 
 
-def test_the_list(up: Up) -> None:
+def test_the_list_has_each_device_and_mig_device(up: Up) -> None:
     root = up("2xA100-MIG").root
     uuids = query(root, "--query-gpu=uuid", "--format=csv,noheader")
     lines = query(root, "-L")
@@ -139,12 +139,12 @@ def test_cards_are_chosen_by_any_of_their_names(up: Up, chosen: str) -> None:
     assert query(root, "--query-gpu=index", "--format=csv,noheader", f"--id={name}") == ["2"]
 
 
-def test_before_r610_the_table_has_the_driver_s_version(up: Up) -> None:
+def test_before_r610_the_table_has_the_drivers_version(up: Up) -> None:
     head = "| NVIDIA-SMI 595.58.03              Driver Version: 595.58.03      CUDA Version: 13.2     |"
     assert head in query(up("1xT4-R595").root)
 
 
-def test_versions_and_help(up: Up) -> None:
+def test_versions_and_help_are_printed(up: Up) -> None:
     root = up("1xT4-R535").root
     assert query(root, "--version") == [
         "NVIDIA-SMI version  : 535.274.02",
@@ -155,7 +155,7 @@ def test_versions_and_help(up: Up) -> None:
     assert any("--query-gpu" in line for line in query(root, "-h"))
 
 
-def test_since_r610_the_driver_s_version_is_the_kmd_s(up: Up) -> None:
+def test_since_r610_the_drivers_version_is_the_kmds(up: Up) -> None:
     assert query(up("1xT4-R610").root, "--version")[2:] == [
         'DRIVER version      : Deprecated, see "KMD version" instead',
         'CUDA version        : Deprecated, see "CUDA UMD version" instead',
@@ -184,7 +184,7 @@ def test_since_r610_the_driver_s_version_is_the_kmd_s(up: Up) -> None:
         (["-i", "7"], 6, "No devices were found"),
     ],
 )
-def test_what_it_does_not_know_is_an_error(up: Up, arguments: list[str], status: int, says: str) -> None:
+def test_an_unknown_option_is_an_error(up: Up, arguments: list[str], status: int, says: str) -> None:
     answer = smi(up("1xT4").root, *arguments)
     assert (answer.returncode, says in answer.stdout) == (status, True), answer.stdout
 
@@ -197,7 +197,7 @@ def test_without_a_driver_it_says_so(up: Up) -> None:
     assert "couldn't communicate with the NVIDIA driver" in answer.stdout
 
 
-def test_a_lost_card_is_told_and_the_others_are_shown(up: Up) -> None:
+def test_a_lost_card_is_reported_and_the_others_are_shown(up: Up) -> None:
     root = up({"gpus": [{"model": "T4", "healthy": False}, {"model": "T4"}]}).root
     table = smi(root).stdout
     assert "ERR!" in table

@@ -1,7 +1,7 @@
-"""nvidia-smi's longer outputs: the report as text and XML, what exporters ask for, dmon, pmon and topo.
+"""nvidia-smi's longer outputs: the report as text and XML, exporters' queries, dmon, pmon and topo.
 
-What must be in them is in real ones: the captures of utkuozdemir/nvidia_gpu_exporter (drivers 590 to 610) and
-the test data of telegraf's nvidia_smi plugin, whose parser is the other measure.
+The expected contents are those of real outputs: the captures of utkuozdemir/nvidia_gpu_exporter (drivers 590
+to 610) and the test data of telegraf's nvidia_smi plugin. That plugin's parser is the second reference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def report(root: str, *arguments: str) -> list[str]:
 
 
 def part(lines: list[str], heading: str) -> list[str]:
-    """What is below a heading, which stands four places in."""
+    """The lines below a heading with an indentation of four."""
     first = lines.index(f"    {heading}") + 1
     count = next(i for i, line in enumerate(lines[first:]) if not line.startswith(" " * 8))
     return lines[first : first + count]
@@ -83,7 +83,7 @@ def test_the_report_has_the_lines_of_a_real_card(working: Working) -> None:
     assert "    Processes                                          : None" in lines, "of the other card"
 
 
-def test_what_is_not_simulated_is_not_available(up: Up) -> None:
+def test_a_value_that_is_not_simulated_is_not_available(up: Up) -> None:
     lines = report(up("1xT4-R580").root)
     assert "    Fan Speed                             : N/A" in lines
     assert "    Remapped Rows                         : N/A" in lines
@@ -112,7 +112,7 @@ def test_since_r610_it_has_the_versions_under_both_names(up: Up) -> None:
     assert any(line.startswith("Driver Version") and "615.36.02 [Deprecated" in line for line in lines)
 
 
-def test_only_what_is_asked_for_is_shown(working: Working) -> None:
+def test_only_the_requested_sections_are_shown(working: Working) -> None:
     root, one = working("1xT4-R580", 0, GIB)
 
     def headings(names: str) -> list[str]:
@@ -162,7 +162,8 @@ def test_mig_devices_are_in_the_report(up: Up, process: Start) -> None:
 
 # ---- -q -x ----
 
-#: What telegraf's parsers of all schemas read and a simulated card has, and then those of one schema.
+#: The values that telegraf's parsers of all schemas read and a simulated card has, and then those of one
+#: schema.
 TELEGRAF = """
 product_name uuid performance_state compute_mode serial vbios_version display_active display_mode
 ecc_mode/current_ecc fb_memory_usage/total fb_memory_usage/used fb_memory_usage/free fb_memory_usage/reserved
@@ -241,13 +242,13 @@ def test_no_name_breaks_the_xml(up: Up, named: Callable[[str, str], Process]) ->
     assert xml(root).findtext("gpu/processes/process_info/process_name") == "a????b"
 
 
-# ---- what exporters ask for ----
+# ---- exporters' queries ----
 
 
 @pytest.mark.parametrize("branch", DRIVERS)
 def test_each_name_of_the_help_can_be_queried(up: Up, branch: str) -> None:
     root = up(f"1xT4-{branch}").root
-    # As nvidia_gpu_exporter looks for them.
+    # nvidia_gpu_exporter looks for them in this way.
     names = re.findall(r'(?m)\n\s*\n^"([^"]+)"', smi(root, "--help-query-gpu").stdout)
     assert {
         "timestamp",
@@ -287,7 +288,7 @@ def test_accounted_processes_as_csv(working: Working) -> None:
         assert '"pid"' in smi(root, f"--help-query-{kind}-apps").stdout
 
 
-# ---- again and again ----
+# ---- repeated output ----
 
 
 @pytest.mark.parametrize("option", ["--loop-ms=10", "-lms 10", "-l 1", "--loop=1"])
@@ -296,12 +297,12 @@ def test_a_query_goes_on_with_one_header(up: Up, option: str) -> None:
     words = [f"{root}/usr/bin/nvidia-smi", "--query-gpu=index", "--format=csv", *option.split()]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout
-        # Each round is there as soon as it is made.
+        # Each round is readable as soon as it is printed.
         assert [running.stdout.readline() for _ in range(3)] == ["index\n", "0\n", "0\n"]
         running.kill()
 
 
-def test_what_is_printed_may_go_to_a_file(up: Up, tmp_path: Path) -> None:
+def test_the_output_may_go_to_a_file(up: Up, tmp_path: Path) -> None:
     root = up("1xT4").root
     assert query(root, "-L", f"--filename={tmp_path}/list") == []
     assert (tmp_path / "list").read_text().startswith("GPU 0: Tesla T4 (UUID: ")
@@ -311,7 +312,7 @@ def test_what_is_printed_may_go_to_a_file(up: Up, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", ["", "-q", "-l 1", "dmon", "pmon"])
 def test_it_fails_where_nothing_can_be_written(up: Up, words: str) -> None:
-    """Again and again it would go on so for good."""
+    """With -l it would otherwise go on for ever."""
     program = f"{up('1xT4').root}/usr/bin/nvidia-smi"
     with open("/dev/full", "w") as full:
         assert subprocess.run([program, *words.split()], stdout=full, timeout=20).returncode == 255
@@ -349,7 +350,7 @@ def test_processes_are_monitored_line_by_line(working: Working) -> None:
     ]
 
 
-def test_topology(up: Up) -> None:
+def test_topo_prints_the_matrix_of_devices(up: Up) -> None:
     root = up("2xT4").root
     lines = query(root, "topo", "-m")
     assert lines[0] == "\t\033[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\033[0m"

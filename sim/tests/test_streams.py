@@ -1,4 +1,4 @@
-"""What streams of a context do to each other, and kernels that spin, raise flags and fail."""
+"""The effects of a context's streams on each other, and kernels that spin, raise flags and fail."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_streams_and_contexts_are_in_the_order_that_cuda_gives_them(
 
 @contextmanager
 def stopped(state: SimState) -> Iterator[None]:
-    """The driver does nothing."""
+    """Stops the driver."""
     os.kill(state.pid, signal.SIGSTOP)
     try:
         yield
@@ -57,7 +57,7 @@ def stopped(state: SimState) -> Iterator[None]:
         os.kill(state.pid, signal.SIGCONT)
 
 
-def test_a_launch_asks_nobody_and_counts_from_when_it_was_made(up: Up, process: Start) -> None:
+def test_a_launch_needs_no_reply_and_counts_from_its_own_time(up: Up, process: Start) -> None:
     state = up("1xT4")
     one = process(state.root)
     one.start()

@@ -1,4 +1,4 @@
-"""Topologies: the ones that come with us, a user's own, and what is said about those that make no sense."""
+"""Topologies: ours, a user's own, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpu_runtime.errors import ConfigError
 from xpu_simulator import simulator, topology
 
 
-def test_the_ones_that_come_with_us_are_what_their_names_say() -> None:
+def test_our_topologies_match_their_names() -> None:
     found = {entry.name: entry.gpus for entry in simulator.topologies()}
     small, large = {"1xT4": 1, "2xT4": 2, "4xT4": 4, "2xA100-MIG": 2}, {"8xA100-80GB": 8}
     assert found == {**small, **large, "1xH100": 1, "2xH200": 2}
@@ -24,7 +24,7 @@ def test_the_ones_that_come_with_us_are_what_their_names_say() -> None:
     assert sizes["1xH100"] == {81559 * MIB}
     assert sizes["2xH200"] == {143771 * MIB}
     assert {gpu.settings["reserved"] for gpu in topology.read("2xH200").gpus} == {615 * MIB}
-    # As measured on an H200.
+    # The values were measured on an H200.
     for name in "1xH100", "2xH200":
         read = topology.read(name)
         assert {gpu.settings["context_memory"] for gpu in read.gpus} == {518 * MIB}
@@ -105,7 +105,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> No
         ("gpus: [{model: T4, model: T4}]", "topology.yaml:1"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused_with_the_key_and_what_is_near(
+def test_an_invalid_file_is_refused_with_the_key_and_the_nearest_name(
     tmp_path: Path, text: str, says: str
 ) -> None:
     file = tmp_path / "topology.yaml"
@@ -118,7 +118,7 @@ def test_a_file_that_makes_no_sense_is_refused_with_the_key_and_what_is_near(
     assert "\n" not in message
 
 
-def test_a_file_of_ones_own_may_say_everything(tmp_path: Path) -> None:
+def test_a_users_own_file_may_set_everything(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "description: mine\ndriver: R580\ntime_slice_us: 500\n"
@@ -140,6 +140,6 @@ def test_a_file_of_ones_own_may_say_everything(tmp_path: Path) -> None:
     assert read.gpus[3].settings["mig_enabled"] == 1
 
 
-def test_a_file_that_is_missing_is_told_by_its_path(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(os.path.join(tmp_path, "none.yaml"))):
         topology.read(str(tmp_path / "none.yaml"))

@@ -1,4 +1,4 @@
-"""`xpu sim up` and `down`: what they leave on the machine, and what they refuse."""
+"""`xpu sim up` and `down`: their leftovers on the machine, and their refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gone(state: SimState) -> bool:
     return not alive(state.pid) and not Path(state.root).exists()
 
 
-def test_a_driver_root_is_what_an_installed_driver_leaves(up: Up) -> None:
+def test_a_driver_root_has_the_files_of_an_installed_driver(up: Up) -> None:
     state = up("2xA100-MIG")
     root = Path(state.root)
     cache = {entry.soname: entry for entry in ldcache.parse((root / "etc/ld.so.cache").read_bytes())}
@@ -86,7 +86,7 @@ def test_up_again_changes_nothing_and_down_leaves_nothing(up: Up, run_dir: Path)
     assert discovery.simulated_root() is None
 
 
-def test_another_topology_replaces_one_that_nobody_uses(up: Up) -> None:
+def test_another_topology_replaces_an_unused_one(up: Up) -> None:
     first = up("1xT4")
     second = up("2xT4-R580")
     assert second.gpus == 2
@@ -113,7 +113,7 @@ def test_one_in_use_is_not_replaced_unless_forced(up: Up, process: Start) -> Non
     assert up("2xT4", force=True).gpus == 2
 
 
-def test_an_up_that_fails_leaves_nothing(run_dir: Path, native: Path, tmp_path: Path) -> None:
+def test_a_failed_up_leaves_nothing(run_dir: Path, native: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         simulator.up("5xT4", native=str(native))
     with pytest.raises(DeviceError, match="is not built"):
@@ -126,7 +126,7 @@ def test_an_up_that_fails_leaves_nothing(run_dir: Path, native: Path, tmp_path: 
     assert os.listdir(run_dir) == ["sim.lock"]
 
 
-def test_what_a_killed_up_left_is_cleared_by_the_next(up: Up, run_dir: Path) -> None:
+def test_the_next_up_clears_a_killed_ones_leftovers(up: Up, run_dir: Path) -> None:
     state = up("1xT4")
     pidfd = os.pidfd_open(state.pid)
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -136,7 +136,7 @@ def test_what_a_killed_up_left_is_cleared_by_the_next(up: Up, run_dir: Path) -> 
     assert up("2xT4").gpus == 2
 
 
-def test_a_pid_file_that_names_another_process_harms_nobody(up: Up, run_dir: Path) -> None:
+def test_a_pid_file_that_names_another_process_does_no_harm(up: Up, run_dir: Path) -> None:
     state = up("1xT4")
     bystander = subprocess.Popen(["sleep", "600"])
     try:
@@ -162,7 +162,7 @@ def test_several_ups_at_once_bring_up_one(up: Up) -> None:
 
 @pytest.fixture(params=["nodev", "noexec", "nodev,noexec,nosuid"])
 def restricted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run folder on a file system without device nodes or programs, as /run is on many systems."""
+    """A run folder on a file system that forbids device nodes or programs, as /run often is."""
     folder = Path(tempfile.mkdtemp(prefix="xpu-restricted-"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"{request.param},mode=755", "t", folder], check=True)
     monkeypatch.setenv("XPU_RUN_DIR", str(folder))
@@ -198,7 +198,7 @@ def test_a_run_folder_with_a_very_long_path_works(
         simulator.down()
 
 
-def test_the_driver_keeps_no_descriptor_of_who_started_it(up: Up) -> None:
+def test_the_driver_keeps_no_descriptor_of_the_process_that_started_it(up: Up) -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     state = up("1xT4")
@@ -209,7 +209,7 @@ def test_the_driver_keeps_no_descriptor_of_who_started_it(up: Up) -> None:
     assert os.getsid(state.pid) != os.getsid(0)
 
 
-def test_the_commands_say_what_they_did_and_what_to_do_next(
+def test_the_commands_report_their_work_and_the_next_step(
     run_dir: Path, native: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from xpu_runtime import paths

@@ -1,4 +1,4 @@
-"""Which devices a process sees: on the host all, elsewhere those whose nodes it may open."""
+"""The devices that a process sees: on the host all, elsewhere those whose nodes it may open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROL = f"{EMPTY}; mknod /dev/nvidiactl c 195 255"
 
 
 def digits(uuids: list[str]) -> list[str]:
-    """UUIDs as CUDA gives them."""
+    """UUIDs in CUDA's form."""
     return [uuid.partition("-")[2].replace("-", "") for uuid in uuids]
 
 
@@ -33,7 +33,7 @@ def test_on_the_host_every_device_is_there(up: Up, process: Start) -> None:
 
 
 def test_a_copy_of_the_hosts_mounts_is_the_host(up: Up, process: Start) -> None:
-    """`podman build` calls runtimes from one."""
+    """`podman build` calls runtimes from such a copy."""
     one = process(up("4xT4").root, setup="mount -t tmpfs t /mnt")
     assert len(one.count()) == 4
 
@@ -71,7 +71,7 @@ def test_a_node_that_the_device_cgroup_forbids_is_no_device(
     root = up("2xT4").root
     group = cgroup()
     attach(group, one_device(195, 1, it=RETURN_0, others=RETURN_1))
-    # The nodes are there before the rule holds: what is forbidden is to open the second.
+    # The nodes exist before the rule: it forbids opening the second.
     nodes = f"{CONTROL}; mknod /dev/nvidia0 c 195 0; mknod /dev/nvidia1 c 195 1"
     one = process(root, setup=f"{nodes}; echo $$ > {group}/cgroup.procs")
     assert one.count() == process(root).count()[:1]
@@ -127,7 +127,7 @@ def test_cuda_visible_devices_chooses_and_orders(up: Up, process: Start) -> None
     assert seen("") == seen("-1") == seen("none") == []
 
 
-def test_cuda_takes_one_mig_device_and_nothing_beside_it(up: Up, process: Start) -> None:
+def test_cuda_takes_one_mig_device_and_no_other(up: Up, process: Start) -> None:
     root = up("2xA100-MIG").root
     observer = process(root)
     migs = observer.mig()

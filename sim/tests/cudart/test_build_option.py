@@ -1,4 +1,4 @@
-"""Only a simulator built with CUDART=1 says that it is NVIDIA's driver, and none such is installed."""
+"""Only a simulator built with CUDART=1 says that it is NVIDIA's driver, and no such build is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from support import REPOSITORY
 from support.exports import listed
 
-#: The table by which the CUDA runtime asks (sim/cuda/export.c), and what a driver without it answers.
+#: The table by which the CUDA runtime asks (sim/cuda/export.c), and the answer of a driver without it.
 VALIDITY = bytes.fromhex("d4082055bde6704b8d34ba123c66e1f2")
 SUCCESS, INVALID_VALUE = 0, 1
 
@@ -26,7 +26,7 @@ def test_the_build_for_tests_answers(native_with_cudart: Path) -> None:
     assert {answer(library) for library in libraries} == {SUCCESS}
 
 
-def test_what_is_installed_does_not_answer_even_where_the_option_is_given(tmp_path: Path) -> None:
+def test_an_installed_simulator_does_not_answer_even_with_the_option(tmp_path: Path) -> None:
     subprocess.run(
         ["make", "-s", "install", f"DESTDIR={tmp_path}", "PREFIX=/usr", "CUDART=1"],
         cwd=REPOSITORY,

@@ -23,7 +23,7 @@ def native(native_with_cudart: Path) -> Path:
 
 
 def run(program: Path, check: str, root: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """One check of program.c with the libraries of a driver root."""
+    """Runs one check of program.c with the libraries of a driver root."""
     folder = next(Path(root).glob("usr/lib/*-linux-gnu"))
     return subprocess.run(
         [program, check],
@@ -40,7 +40,7 @@ def test_a_program_of_the_runtime_api_runs(up: Up, runtime_program: Path, check:
     assert (done.returncode, done.stdout.splitlines()[-1:], done.stderr) == (0, ["ok"], ""), done.stdout
 
 
-def test_a_mig_device_is_a_device_like_any_other(up: Up, runtime_program: Path) -> None:
+def test_a_mig_device_runs_the_program_like_any_other_device(up: Up, runtime_program: Path) -> None:
     done = run(runtime_program, "devices", up("2xA100-MIG").root)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ok")
     assert " MIG " in done.stdout
@@ -50,12 +50,12 @@ def test_code_takes_device_memory_at_its_first_use(up: Up, runtime_program: Path
     root = up("1xT4").root
     lazy = run(runtime_program, "kernel", root)
     eager = run(runtime_program, "kernel", root, CUDA_MODULE_LOADING="EAGER")
-    # 3 MiB of code, in whole units of 2 MiB.
+    # 3 MiB of code, in whole steps of 2 MiB.
     assert lazy.stdout == f"module {4 << 20}\nok\n"
     assert eager.stdout.endswith("\nok\n")
 
 
-def test_a_runtime_that_its_driver_is_too_old_for_says_so(
+def test_a_runtime_on_a_driver_that_is_too_old_says_so(
     up: Up, runtime: Runtime, runtime_program: Path
 ) -> None:
     done = run(runtime_program, "linear", up("1xT4-R470").root)
@@ -74,7 +74,7 @@ def test_without_a_driver_there_is_no_device(runtime_program: Path, tmp_path: Pa
 
 
 def test_no_sanitizer_finds_an_error_under_the_runtime(up: Up, tmp_path: Path) -> None:
-    """The runtime itself is not instrumented: AddressSanitizer comes first, and looks at libcuda."""
+    """The runtime itself is not instrumented: AddressSanitizer is loaded first, and checks libcuda."""
     newest = next(runtime for runtime in runtimes() if runtime.name == "13")
     root = up(
         "1xT4", native=str(build("sim-cudart-sanitized", "CUDART=1", "SANITIZE=address,undefined"))
