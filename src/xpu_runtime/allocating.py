@@ -53,7 +53,7 @@ class RefusedContainer(Refusal):
 
 
 def enter(inventory: Inventory, config: Config, allocation: Allocation) -> Refusal | None:
-    """Reserves exactly these shares; returns the reason where they do not fit beside those of others.
+    """Reserves exactly these shares; returns the reason if they do not fit beside those of others.
 
     The same assignment again changes nothing. A later one (`made`) replaces an earlier one; an earlier one is
     refused. A drained, reserved or unhealthy device is no reason to refuse here: the start refuses it.
@@ -79,7 +79,7 @@ def _not_held(inventory: Inventory, config: Config, allocation: Allocation) -> R
             for share in shares:
                 device = node.find(inventory, share.device_uuid)
                 if device is None:
-                    continue  # `why_not` tells that
+                    continue  # `why_not` reports that
                 memory = () if share.memory_bytes is None else (Memory(share.memory_bytes),)
                 request = Request(memory=memory, cores=share.cores, decided=True)
                 _, reason = limits.holding(inventory, device, request, config)

@@ -46,7 +46,7 @@ class Tls(Protocol):
     """A certificate and the TLS context of its sockets."""
 
     def wrapped(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Before its handshake; OSError or ValueError where it is gone again."""
+        """The connection with TLS, before its handshake; OSError or ValueError if it is gone again."""
 
     def awaited(self, error: Exception) -> int:
         """Which of selectors' events a socket that raised `error` waits for; 0: none, it is broken."""
@@ -63,7 +63,7 @@ class Listener(Value):
     handshakes: int = 128
     #: Seconds for the whole of a request.
     request_s: float = 5.0
-    #: Seconds that a connection may lie idle; 0: it ends with its answer.
+    #: Seconds that a connection may be idle; 0: it ends with its answer.
     idle_s: float = 0.0
     #: Bytes of a request's body; 0: there are GET and HEAD alone, and no body is read.
     longest_body: int = 0
@@ -91,7 +91,7 @@ class _Client:
         self.wait(listener.request_s)
 
     def wait(self, seconds: float) -> None:
-        """From now on we wait for its other end, so long at most."""
+        """Waits for the client from now on, at most this long."""
         self.since = time.monotonic()
         #: When it is closed; None: its other end waits for us.
         self.until: float | None = self.since + seconds
@@ -367,7 +367,8 @@ class Server:
 
 
 def threaded(make: Callable[[Request], Answer], most: int = 32) -> Callable[[Request, Reply], None]:
-    """For a listener whose answers take time: each is made in one of at most so many threads."""
+    """An `answer` for a listener whose answers take time: each is made in one of at most this many
+    threads."""
     # Threads are kept: starting one costs 0.2 ms. The import is heavy, and only for listeners with slow
     # answers.
     from concurrent.futures import ThreadPoolExecutor
@@ -384,7 +385,7 @@ def threaded(make: Callable[[Request], Answer], most: int = 32) -> Callable[[Req
             reply(answer)
 
     def answer(request: Request, reply: Reply) -> None:
-        with contextlib.suppress(RuntimeError):  # the system has no more threads: one that is there takes it
+        with contextlib.suppress(RuntimeError):  # the system has no more threads: an existing one takes it
             pool.submit(made, request, reply)
 
     return answer

@@ -22,7 +22,7 @@ _FACILITY_DAEMON = 3 << 3
 _SEVERITIES = {"error": 3, "warning": 4, "info": 6}
 #: RFC 3164 asks for no more than this many bytes in a message.
 _LONGEST_DATAGRAM = 1024
-#: How many frames of an internal error are told.
+#: How many frames of an internal error are shown.
 _FRAMES = 5
 
 
@@ -69,7 +69,7 @@ def to_system_log(level: str, text: str) -> None:
 def send_to_system_log(level: str, text: str) -> None:
     """As `to_system_log`; OSError where there is no daemon, or its queue is full."""
     try:
-        import _socket  # 0.7 ms, paid only where there is something to say
+        import _socket  # 0.7 ms, paid only if there is a message
     except ImportError:
         import socket as _socket  # type: ignore[no-redef]
 

@@ -51,7 +51,7 @@ def prepare(invocation: Invocation, config: Config, runtime: Runtime, caller: Ca
     if request is None:
         return None
     if path != oci_spec.path_in(invocation.bundle):
-        # The hook is told the bundle, and would read another spec.
+        # The hook gets this bundle's path; in another bundle it would read another spec.
         raise SpecError(f"a container with an XPU needs its spec in the bundle, not in {path}")
     if not is_hosts_root():
         raise RootlessError
@@ -78,7 +78,7 @@ def _read_original(path: str) -> Spec:
 
 
 class Call(Value):
-    """The program that the caller is to become: the low-level runtime."""
+    """The program that the caller becomes: the low-level runtime."""
 
     program: str
     arguments: list[str]

@@ -103,7 +103,7 @@ def _check_unchanged(file: TextFile) -> None:
 
 
 def difference(file: TextFile, text: str | None) -> str:
-    """The change as `diff -u` shows it; empty where there is none."""
+    """The change as `diff -u` shows it; empty if there is none."""
     lines = difflib.unified_diff(
         file.text.splitlines(keepends=True),
         (text or "").splitlines(keepends=True),

@@ -155,7 +155,8 @@ def main(words: list[str]) -> int:
 
 
 def _keep(listening: socket.socket, agent: int, count: int, ended: socket.socket) -> int:
-    """Has so many workers, until the agent and they have ended, or we have been installed anew."""
+    """Keeps this many workers, until the agent and they have ended, or the runtime has been installed
+    anew."""
     here = Installation()
     workers: list[_Worker] = []
     awaited = [ended.fileno(), agent]

@@ -23,12 +23,12 @@ ROUND_NS = _S // 50
 _BACKLOG_NS, _LONGEST_BACKLOG_NS = ROUND_NS // 2, 4 * ROUND_NS
 #: For a slice without a backlog, while no slice wants more than its own share.
 _UNLENT_NS = 4 * ROUND_NS
-#: At all, where nothing is shared now.
+#: The largest distance of two looks, while nothing is shared.
 LOOK_NS = int(LOST_S * _S) * 2 // 5
 #: Round numbers are renewed so often where shares stay the same: a container has its cap when it has seen the
 #: same number for LOST_S.
 RENEW_NS = int(LOST_S * _S) * 3 // 10
-#: A device without activity for so long is left alone.
+#: A device that is idle for this long is left alone.
 _QUIET_NS = _S
 #: Bytes of a look at a page that was not cut.
 _WHOLE_LOOK = 16
@@ -63,7 +63,7 @@ class Watched:
         used, waits = unpack(self.seen) if len(self.seen) == _WHOLE_LOOK else (0, 0)
         self.demand = Demand(page.cap, *page.policy, used, waits, now)
         self.debt = crosscheck.Debt()
-        #: Whether the driver's samples tell it apart from others.
+        #: Whether the driver's samples separate it from others.
         self.sampled = True
         #: The next look is not before this time.
         self.look_at = 0
@@ -90,7 +90,7 @@ class Watched:
         return changed
 
     def set_share(self, share: int) -> None:
-        """It may have so much from now on."""
+        """Sets its share from now on."""
         self.share = share
         self._highest = max(self._highest, share)
 
@@ -135,7 +135,7 @@ class Card:
         self.busy = False
         #: There are slices with a share in their pages.
         self.told = False
-        #: When it is to be looked at next (`round`).
+        #: The time of its next look (`round`).
         self.due = 0
         #: There are others to lend to, or to take back from.
         self._contended = False

@@ -59,7 +59,7 @@ class Collector:
         self._asked = Asked(lambda: _pages(make))
         self._history = history
         self._started = 0.0
-        #: When a process that nobody asks is to be closed; None: it is at work, or there is none.
+        #: The time at which an idle process is closed; None: it is at work, or there is none.
         self._idle_until: float | None = None
         self._is_asked = False
         #: The question that is being answered; None: none, or a sample.

@@ -70,7 +70,7 @@ class Comparison:
             self._samples.close()
 
     def forget(self) -> None:
-        """Grants have come or gone."""
+        """Forgets the containers of processes: grants have come or gone."""
         self._grants = {}
         self._owners = {}
 
@@ -151,7 +151,7 @@ class Comparison:
             with Ledger(as_is=True) as ledger:
                 grants = ledger.grants()
         except XpuError:
-            return False  # a start holds it, or it is made anew: the next answer asks again
+            return False  # a start holds the ledger, or it is made anew: the next answer asks again
         self._grants = {folders.of(grant): grant for grant in grants}
         for card in cards:
             for each in card.slices:

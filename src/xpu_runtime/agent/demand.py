@@ -137,9 +137,9 @@ class Demand:
         self._used_at = self._running_until = self._wants_until = now - HOLD_NS
 
     def reckon(self, share: int, now: int) -> Wish:
-        """Its demand, after `see` has returned True; `share` is its present share.
+        """The slice's demand, after `see` has returned True; `share` is its present share.
 
-        If the demand equals the last one, nothing has to be decided anew.
+        If the demand equals the last one, nothing has to be decided again.
         """
         passed = now - self._window_from
         if passed >= _WINDOW_NS:

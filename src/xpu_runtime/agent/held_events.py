@@ -40,7 +40,7 @@ class HeldEvents:
         self._waiting.append(_Waiting(kind, container_id, part, text, time.time()))
 
     def write(self) -> None:
-        """As many as can be; costs nothing where there are none."""
+        """Writes as many as possible; does nothing if there are none."""
         if not self._waiting:
             return
         waiting.allow(_LEDGER_S)

@@ -66,7 +66,7 @@ class Journal:
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
         self._path = paths.in_run_dir("ledger.db")
-        #: Number and time of the last one that was passed on. The time tells a ledger that was made anew.
+        #: Number and time of the last event that was passed on. The time shows that a ledger was made anew.
         self._last, self._time = _read()
         self._seen: tuple[int, ...] = ()
         self._was_heard = False
@@ -131,7 +131,7 @@ class Journal:
 
     def _pass_on(self, event: Event) -> None:
         """BlockingIOError: the journal's queue is full."""
-        # In a ledger that was made anew numbers begin again.
+        # In a ledger that was made anew, numbers begin again.
         gone = event.id - 1 - (self._last if event.id > self._last else 0)
         if event.is_whole:
             _tell(event)

@@ -29,9 +29,9 @@ from xpu_runtime.limits.compute import WHOLE
 from xpu_runtime.observe.samples import Utilization
 
 _S = 1_000_000_000
-#: With so many slices on devices at work there are half as many rounds: with 64 the agent is to stay below 1
-#: % of a core. A lent share is back within 100 ms all the same: a look later, and after the work that the
-#: borrower has under way.
+#: With this many slices on devices at work there are half as many rounds: with 64 the agent must stay below 1
+#: % of a core. A lent share is still back within 100 ms: a look later, and after the borrower's work under
+#: way.
 _MANY = 32
 #: Grants that come and go.
 _SLOW_NS = _S
@@ -187,7 +187,7 @@ class Agent:
     # ---- for people ----
 
     def status(self) -> dict[str, Any]:
-        """As the socket tells it."""
+        """The status that the socket reports."""
         return {
             "who": "xpu agent",
             "version": version.VERSION,

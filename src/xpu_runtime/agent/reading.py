@@ -38,8 +38,8 @@ _QUEUE = 128
 #: Seconds for a client's request, for a command, and for both. `top --once` takes its interval (60 s at most)
 #: and two answers of the driver.
 _CLIENT_S, _COMMAND_S, _ALL_S = 2.0, 90.0, 120
-#: Seconds until another client is taken, where one could not be; and those that a client tries to get into
-#: the queue, and how often.
+#: Seconds until another client is taken after a failure; and for how long and how often a client tries to get
+#: into the queue.
 _AGAIN_S, _CONNECT_S, _CONNECT_AGAIN_S = 1.0, 10.0, 0.05
 _LONGEST_REQUEST = 1 << 16
 #: So many of these are in memory at a time as there are answers.
@@ -191,11 +191,11 @@ class Clients:
             self._waiting.pop(place)[0].close()
 
     def _take(self) -> None:
-        """Lets a client wait; or tells it that too many of its user's do."""
+        """Lets a client wait, or tells it that too many of its user's clients do."""
         try:
             connection, _ = self._listening.accept()
         except BlockingIOError:
-            return  # it has gone again
+            return  # the client is gone
         uid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
         if sum(each == uid for _, each in self._waiting) < _MOST_WAITING:
             self._waiting.append((connection, uid))

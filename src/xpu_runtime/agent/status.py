@@ -60,7 +60,7 @@ def inode(name: str) -> int:
 
 
 def remove(name: str) -> None:
-    """Removes a socket from the run folder; no error where there is none."""
+    """Removes a socket from the run folder; no error if there is none."""
     try:
         os.unlink(paths.in_run_dir(name))
     except OSError:

@@ -172,7 +172,7 @@ def _read(inventory: Inventory, hangs: list[str]) -> _Devices:
 
 
 def _refreshed() -> tuple[Inventory, list[str]]:
-    """The devices as drivers tell them now; where one hangs as they told them last, and that it is so."""
+    """The drivers' present devices; if a driver hangs, its last known ones, with a note."""
     config = load()
     try:
         return asking.refreshed_inventory(config), []

@@ -45,7 +45,7 @@ _NO_QUOTA = "no quota of policy.quotas matches what the engine tells of it: anno
 
 
 class _Shown(Value):
-    """How the outcome is to be printed."""
+    """The form in which the outcome is printed."""
 
     as_json: bool
     wide: bool

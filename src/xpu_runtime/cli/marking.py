@@ -35,7 +35,8 @@ def mark(
 ) -> None:
     """Calls `write` with the UUID of each device, records an event of that kind, and prints the new state
     (`said`) and the containers that keep a slice. DeviceError, with nothing written, if a selector names no
-    device. A whole UUID is taken as it is if the driver does not answer: such a device has to be drained."""
+    device. A whole UUID is accepted as it is if the driver does not answer: the operator must be able to
+    drain such a device."""
     config = _config()
     try:
         inventory = asking.inventory(config)
@@ -73,7 +74,7 @@ def mark(
 def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said: str) -> None:
     """Removes `mark` (marks.DRAINED, RESERVED) from each device, with an event of that kind; `missing` is
     said of one that has none."""
-    # By its UUID also from one that is not there any more.
+    # A UUID also names a device that is not there any more.
     told = marks.read()
     known = told.drained if mark == marks.DRAINED else told.reserved
     try:
@@ -124,7 +125,8 @@ def _marked(known: Collection[str], selector: str) -> str | None:
 
 
 def _part(inventory: Inventory | None, uuid: str) -> events.Part:
-    """With the device's index, that of its partitions for a GPU that has some; without, where it is gone."""
+    """The device's index, with those of its partitions if a GPU has some; without an index if the device is
+    gone."""
     for device in inventory.devices if inventory is not None else ():
         if device.uuid == uuid:
             return events.Part(uuid, device.index)

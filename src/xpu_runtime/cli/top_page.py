@@ -20,7 +20,7 @@ ORDERS = ("got", "asked", "memory", "name")
 #: Width of a device's bar, and of a container's, and their least widths.
 _CARD_BAR, _BAR, _SHORTEST_BAR = 30, 24, 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-#: Beyond its cap by so many points is more than noise.
+#: A share this many points beyond its cap is more than noise.
 _NOISE = 2.0
 _GAP = "  "
 #: Columns that go first if the window is too narrow.
@@ -29,7 +29,7 @@ _LEFT_OUT = ("PRIO", "SCHED", "MAY", _BAR_HEAD, "NAME", "ASKED", "MEMORY", "WAIT
 #: The width at which a name is cut.
 _NAME = 24
 
-#: In a window of so many rows or fewer, containers go before hints.
+#: In a window of this many rows or fewer, containers take the hints' place.
 _FEW_ROWS = 8
 
 

@@ -94,7 +94,7 @@ def compile_config(path: str) -> Config:
         try:
             _keep_launcher(path, None, os.stat(path))
         except OSError:
-            pass  # gone meanwhile: the launcher takes the defaults
+            pass  # the file is gone by now: the launcher takes the defaults
         raise
     if _settled(document.state):
         stamp = config_stamp(path, document.state)
@@ -139,7 +139,7 @@ def _checked(document: Document) -> tuple[Config, dict[str, int], list[Problem]]
 
 
 def _not_listened(config: Config) -> str:
-    """Why metrics are not served there; "" where they are."""
+    """Why metrics are not served there; "" if they are."""
     import ipaddress
 
     from xpu_runtime.linux import address

@@ -79,7 +79,7 @@ def own_name(path: str, text: str) -> str:
     """The name of the runtime at `path` that prints `text` for `--version`."""
     from xpu_runtime.config.probe import program_name
 
-    # crun is another runtime where it is started by this name.
+    # crun behaves as another runtime if it is started by this name.
     name = os.path.basename(path)
     return name if name in _UNREACHED else program_name(text) or name
 

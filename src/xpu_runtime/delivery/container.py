@@ -199,7 +199,7 @@ def _allow(pid: int, nodes: list[Node], spec: Spec, driver_root: str) -> cgroups
 
         for node in nodes:
             link_for_systemd(node, driver_root)
-        systemd.allow_devices(unit, rules)  # first, as it writes its rules anew at once
+        systemd.allow_devices(unit, rules)  # systemd first, because it writes its rules again at once
     try:
         return cgroups.allow_devices(pid, rules)
     except OSError as error:

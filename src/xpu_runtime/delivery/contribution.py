@@ -28,7 +28,7 @@ class InImage:
         return []
 
     def cache(self, entries: list[Entry]) -> list[Entry]:
-        """The plan's entries for the loader's cache, as they are to be."""
+        """The plan's entries for the loader's cache, in their final form."""
         return entries
 
 

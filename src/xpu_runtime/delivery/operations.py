@@ -27,7 +27,7 @@ class Target:
         raise NotImplementedError
 
     def link(self, path: str, target: str) -> None:
-        """Makes a symbolic link, or leaves one of the image's in its place."""
+        """Makes a symbolic link, or keeps the image's own one."""
         raise NotImplementedError
 
     def linker_cache(self, entries: tuple[Entry, ...], *, needed: bool) -> None:

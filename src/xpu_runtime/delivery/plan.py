@@ -44,9 +44,10 @@ class Layout(Value):
 
 
 def layout_of(root: Root) -> Layout:
-    """The layout of the image in `root`: libraries go where its C library is, or would be.
+    """The layout of the image in `root`: libraries go into the folder of its C library, or where that would
+    be.
 
-    Nothing is written into a volume: where one lies over a folder, the next one is taken.
+    Nothing is written into a volume: if one covers a folder, the next folder is taken.
     """
     lib, needs_cache = _folder(root, _LIB_FOLDERS)
     lib32, _ = _folder(root, _LIB32_FOLDERS)
@@ -75,7 +76,7 @@ class Plan(Value):
     nodes: tuple[DeviceNode, ...]
     #: The host's files that are mounted.
     files: tuple[Library, ...]
-    #: Where the host's own nodes of the devices lie.
+    #: The folder of the host's own device nodes.
     driver_root: str
     contributions: tuple[Contribution, ...] = ()
 
@@ -117,7 +118,7 @@ def build(
     capabilities: tuple[str, ...],
     contributions: tuple[Contribution, ...] = (),
 ) -> Plan:
-    """The plan for a container with these slices and driver capabilities; DeviceError where one is gone."""
+    """The plan for a container with these slices and driver capabilities; DeviceError if a device is gone."""
     every = tuple(library for driver in _drivers_of(inventory, slices) for library in driver.libraries)
     files = [library for library in every if library.capability in ("", *capabilities)]
     for contribution in contributions:

@@ -72,11 +72,11 @@ def link_for_systemd(node: Node, driver_root: str) -> None:
         if os.stat(link).st_rdev == os.makedev(node.major, node.minor):
             return
     except OSError:
-        pass  # none, or one that leads nowhere: of a driver root that is gone
+        pass  # there is none, or a dangling one of a driver root that is gone
     aside = f"/dev/char/{files.temporary_name(os.path.basename(link))}"
     try:
         os.makedirs("/dev/char", exist_ok=True)
         os.symlink(os.path.join(driver_root, node.path.lstrip("/")), aside)
         os.rename(aside, link)
     except OSError:
-        pass  # only systemd reads the link, and where it runs /dev can be written
+        pass  # only systemd reads the link, and on its hosts /dev can be written

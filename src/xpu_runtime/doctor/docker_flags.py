@@ -1,9 +1,9 @@
 """The effect of a running dockerd's command line on its daemon.json.
 
-At a start dockerd puts the runtimes of both together (moby, daemon/config: skipDuplicates), and does not
-start where both have a default runtime (findConfigurationConflicts). At a SIGHUP it takes the file's runtimes
-in the place of all (daemon/reload_unix.go): those of its command line are forgotten, and 20.10 panics where
-one of them is the default. Asks no engine, and writes nothing.
+At a start dockerd merges the runtimes of both (moby, daemon/config: skipDuplicates), and does not start if
+both have a default runtime (findConfigurationConflicts). At a SIGHUP the file's runtimes replace all
+(daemon/reload_unix.go): those of its command line are forgotten, and 20.10 panics if one of them is the
+default. This module asks no engine, and writes nothing.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _answer(python: str) -> tuple[list[str], str] | None:
 
 
 def why_not(python: str) -> str:
-    """Why the interpreter cannot serve; "" where it can."""
+    """Why the interpreter cannot serve; "" if it can."""
     if not os.access(python, os.X_OK):
         return "which is missing or not executable"
     try:

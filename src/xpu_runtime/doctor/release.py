@@ -6,12 +6,12 @@ from xpu_runtime.version import COMMIT, VERSION
 
 
 def version() -> dict[str, str | None]:
-    """Version and commit; the commit is None where it is not known."""
+    """Version and commit; the commit is None if it is not known."""
     return {"version": VERSION, "commit": COMMIT or None}
 
 
 def distribution() -> str:
-    """As /etc/os-release (os-release(5)) calls it; "" where it does not."""
+    """The name in /etc/os-release (os-release(5)); "" if it has none."""
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         try:
             with open(path, encoding="utf-8", errors="replace") as lines:

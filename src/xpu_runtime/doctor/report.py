@@ -203,7 +203,7 @@ def _versions() -> Iterator[Part]:
 
 
 def _output(words: list[str]) -> list[str]:
-    """The lines that a program prints; one that says so where it cannot be started or does not end."""
+    """The lines that a program prints; a line with the reason if it cannot be started or does not end."""
     try:
         done = subprocess.run(words, capture_output=True, timeout=_COMMAND_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:

@@ -66,8 +66,8 @@ class Access:
         self._until = 0.0
 
     def token(self, *, anew: bool = False) -> str:
-        """The bearer token, "" where there is none. `anew`: the one that was had is not taken any more.
-        ConfigError where it cannot be had."""
+        """The bearer token; "" if there is none. `anew`: the API no longer accepts the last one. ConfigError
+        if it cannot be read."""
         if (self._file or self._command) and (anew or time.monotonic() >= self._until):
             if self._command:
                 self._token, self._until = _of_command(self._command)

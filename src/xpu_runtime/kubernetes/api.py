@@ -30,12 +30,12 @@ from xpu_runtime.version import VERSION
 T = TypeVar("T")
 
 _JSON = "application/json"
-#: How a patch is to be understood (RFC 7386).
+#: How the API must interpret a patch (RFC 7386).
 _MERGE = "application/merge-patch+json"
 
 #: Seconds for a connection, and for an answer.
 CONNECT_S, ANSWER_S = 5.0, 15.0
-#: Seconds that are left to one that is late, as a limit of 0 is none.
+#: Seconds for a request that is already late: a limit of 0 would mean none.
 _LEAST_S = 0.1
 #: Seconds of a watch, after which the server ends it; with a part by chance, so that nodes that were started
 #: at once do not come back at once.
@@ -48,7 +48,7 @@ _LONGEST_EVENT = 8 << 20
 _IDLE_S = 30.0
 #: Seconds between two tries to follow.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-#: The Linux kernel gives a connection up whose other end has been gone for so many seconds (tcp(7)).
+#: After this many seconds the Linux kernel gives up a connection whose other end is gone (tcp(7)).
 _DEAD_S = 30
 _GONE = 410
 
@@ -147,9 +147,9 @@ class Api:
         begun: Callable[[], None] = lambda: None,
         **query: Any,
     ) -> Generator[dict[str, Any], None, None]:
-        """The events after `version`, as the API tells them (type and object), until the server ends it,
-        after `seconds`; `begun` is called when it has begun to. ApiError; with status 410 where it does not
-        know that version any more."""
+        """The events after `version`, as the API reports them (type and object), until the server ends the
+        watch, after `seconds`; `begun` is called when the watch has begun. ApiError; with status 410 if the
+        server no longer knows that version."""
         query = {
             **query,
             "watch": "true",
@@ -261,7 +261,7 @@ class Api:
                 anew = True
             except (OSError, ValueError, http.client.HTTPException) as error:
                 connection.close()
-                # The server may close one that lies idle at the moment at which it is used again.
+                # The server may close an idle connection at the moment at which it is used again.
                 if not was_idle or method == "POST" or time.monotonic() >= until:
                     raise ApiError(f"{method} {self._where(path)}: {_text(error)}") from error
                 idle = False
@@ -327,7 +327,7 @@ class _Connection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         super().connect()
-        # A watch is silent for minutes: without this, one whose server is gone is waited for till its end.
+        # A watch is silent for minutes: without this, one whose server is gone would last till its end.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _DEAD_S // 3)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _DEAD_S // 6)
@@ -359,7 +359,7 @@ def _has_ended(connection: http.client.HTTPConnection) -> bool:
 def _read_all(
     response: http.client.HTTPResponse, connection: http.client.HTTPConnection, until: float
 ) -> bytes:
-    """TimeoutError where it is not all there at `until`; ValueError where it is too long."""
+    """TimeoutError if it is not complete at `until`; ValueError if it is too long."""
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -378,7 +378,7 @@ def _read_all(
 
 
 def _of_status(status: Mapping[str, Any], code: int, retry_after: float = 0.0) -> ApiError:
-    """The error that a Status object of the API tells."""
+    """The error in a Status object of the API."""
     code = int(status.get("code") or code)
     reason = str(status.get("reason") or "")
     details = status.get("details") or {}

@@ -26,7 +26,7 @@ _SECTION = "kubernetes"
 _POLICY = ("placement", "policy")
 #: Its keys that cannot be the same on all nodes, or are written there with the Secret.
 _OF_A_NODE = ("node_name", "keys")
-#: The kubelet's own files beside those of a ConfigMap.
+#: Files of the kubelet beside those of a ConfigMap.
 _MOUNTED = "..data"
 #: Its sections.
 _TAKEN = (_SECTION, _POLICY[0])

@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class Told(NamedTuple):
-    """All that a node tells."""
+    """The content of a node's annotation."""
 
     driver: str
     #: The placing program: "extender" or "node".

@@ -81,7 +81,7 @@ class Pod(Value):
 
 
 def pod_of(data: Mapping[str, Any]) -> Pod | None:
-    """The API's pod, where it is bound and asks."""
+    """The API's pod, if it is bound and asks."""
     metadata, spec = data.get("metadata") or {}, data.get("spec") or {}
     node, annotations = str(spec.get("nodeName") or ""), metadata.get("annotations") or {}
     if not node or not _asks(spec):
@@ -202,7 +202,7 @@ def _counted(pod: Pod, told: Told) -> objects.Pod | None:
 
 
 def named(found: list[Node], names: Iterable[str]) -> list[Node]:
-    """Those of these names, all where there are none; XpuError where one is missing."""
+    """The nodes of these names; without names all nodes. XpuError if one is missing."""
     wanted = list(names)
     known = {node.name for node in found}
     if missing := [name for name in wanted if name not in known]:

@@ -33,7 +33,7 @@ ALIASES = {
     "nvidia.com/mps": ("nvidia.com/mps-memory", "nvidia.com/mps-core"),
 }
 _ALIAS_NAMES = frozenset(name for pair in ALIASES.values() for name in pair)
-#: Annotations of a pod that say how its amounts are to be placed.
+#: Annotations of a pod that say how to place its amounts.
 COUNT, POLICY = PREFIX + "-count", PREFIX + "-policy"
 POLICIES = ("binpack", "spread")
 #: ACK's form of COUNT, a label of the pod, for amounts by the names of an alias. It is not read here: of
@@ -148,8 +148,8 @@ class Resources(Value):
         return demand
 
     def _check_aliases(self, spec: Mapping[str, Any]) -> None:
-        """kube-scheduler sends none but pods that ask by one of its managedResources: an alias that is not
-        known here is one that nodes may have already, and they would refuse a pod without an assignment."""
+        """kube-scheduler sends only pods that ask by one of its managedResources. An alias that is not known
+        here may already be on nodes, which would refuse a pod without an assignment."""
         for _, container in _containers(spec):
             for name in (container.get("resources") or {}).get("limits") or {}:
                 if name in _ALIAS_NAMES and name not in self.names:
@@ -264,7 +264,7 @@ def _at_most_one_device(container: str, name: str, percent: int, count: int | No
 
 
 def _count(container: str, text: str | None) -> int | None:
-    """The pod's annotation COUNT; None where it is not set."""
+    """The pod's annotation COUNT; None if it is not set."""
     if text is None:
         return None
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and 0 < len(text) < 5):
@@ -286,7 +286,7 @@ def _policy(text: str | None) -> str | None:
 
 
 def _short(value: Any) -> str:
-    """An author's word for a message, which is told once for each node: as it is, or its beginning."""
+    """An author's word for a message that appears once for each node: whole, or its beginning."""
     shown = repr(value)
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
 

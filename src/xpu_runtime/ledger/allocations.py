@@ -38,8 +38,8 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS reservation_keys (
     uid TEXT NOT NULL, key_id TEXT NOT NULL, PRIMARY KEY (uid)) WITHOUT ROWID""",
 )
-#: Which grants are pods' containers'. With the container's id: numbers of grants begin anew in a ledger that
-#: another version has made anew.
+#: The grants of pods' containers. The container's id is recorded too, because numbers of grants begin again
+#: in a ledger that another version has made anew.
 _OF_PODS = """CREATE TABLE IF NOT EXISTS of_pods (
     grant_id INTEGER NOT NULL, container_id TEXT NOT NULL, uid TEXT NOT NULL, container TEXT NOT NULL,
     PRIMARY KEY (grant_id)) WITHOUT ROWID"""
@@ -83,7 +83,7 @@ class Allocation(Value):
         return f"pod {self.namespace}/{self.pod}"
 
     def of(self, container: str) -> tuple[Share, ...]:
-        """The shares of the container of that name; none where it is not named."""
+        """The shares of the container of that name; none if it is not named."""
         for group in (self.containers, self.init, self.sidecars):
             if container in group:
                 return group[container]
@@ -237,7 +237,7 @@ class Reserved(Value):
 
     #: NAMESPACE/NAME.
     pod: str
-    #: As it was when it was reserved; "" where it was not known.
+    #: Its index at the time of the reservation; "" if it was not known.
     device_index: str
     device_uuid: str
     memory_bytes: int

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: The process that keeps its last one; 0: none does.
 _keeper = 0
-#: The one that is kept, and the file that it was opened for.
+#: The kept connection, and the file that it was opened for.
 _kept: tuple[Any, tuple[str, int, int]] | None = None
 
 

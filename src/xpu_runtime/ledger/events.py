@@ -244,7 +244,7 @@ def read_on(db: Any, last: int, when: float, since: float = 0.0, most: int = -1)
         if found and found[0].id == last and found[0].time == when:
             return found[1:]
         if found and found[0].id > last:
-            return found[: most if most >= 0 else None]  # so many have come that the last one has gone
+            return found[: most if most >= 0 else None]  # so many have come that the last one is gone
     return read(db, 0, since, most)
 
 

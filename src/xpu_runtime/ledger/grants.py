@@ -116,7 +116,7 @@ class Use(Value):
         )
 
     def booked(self, device_bytes: int) -> int:
-        """The bytes that are granted or reserved of a device that has so many."""
+        """The granted or reserved bytes of a device with so many bytes."""
         return device_bytes if self.holder_pod else self.memory_bytes
 
     def reserved(self, device_bytes: int) -> int:

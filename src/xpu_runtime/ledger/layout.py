@@ -51,7 +51,7 @@ SLICE = (
 
 
 class OtherLayout(LedgerError):
-    """The ledger is one of this boot, of another layout."""
+    """The ledger is of this boot, and of another layout."""
 
 
 class Mark(Value):
@@ -69,7 +69,8 @@ def own_mark(path: str) -> Mark:
 
 
 def read_mark(db: Any, path: str) -> Mark | None:
-    """The mark of the ledger in `db`, None where it has none; OtherLayout where this boot's has another."""
+    """The mark of the ledger in `db`, None if it has none; OtherLayout if this boot's ledger has another
+    layout."""
     try:
         rows = db.execute("SELECT * FROM meta").fetchall()
     except sqlite.OperationalError as error:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from xpu_runtime.ledger.grants import Grant
     from xpu_runtime.request.quotas import Quota
 
-# The key's columns first: SQLite 3.40 finds others between them damaged (PRAGMA quick_check).
-# With the container's id: numbers of grants begin anew in a ledger that another version has made anew.
+# The key's columns come first: SQLite 3.40 reports a table with others between them as damaged (PRAGMA
+# quick_check). The container's id is recorded too, because numbers of grants begin again in a ledger that
+# another version has made anew.
 _TABLE = """CREATE TABLE IF NOT EXISTS counted (
     grant_id INTEGER NOT NULL, quota TEXT NOT NULL, container_id TEXT NOT NULL,
     PRIMARY KEY (grant_id, quota)) WITHOUT ROWID"""

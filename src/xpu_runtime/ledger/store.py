@@ -83,7 +83,7 @@ class Ledger:
             self._db = None
 
     def _prepare(self) -> None:
-        """Makes the ledger from the running containers, where there is none of this boot, or one of another
+        """Makes the ledger from the running containers, if there is none of this boot, or one of another
         layout without a living container."""
         if self._as_is:
             if not self._is_current():

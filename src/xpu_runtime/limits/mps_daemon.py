@@ -37,7 +37,7 @@ _FOR_CLIENTS = ("control", "log")
 _OPTIONS = ("-d", "-multiuser-server")
 #: Seconds: for one command, for the daemon to answer, for a server to have initialized the device.
 _COMMAND_S, _START_S, _SERVER_S = 5.0, 10.0, 40.0
-#: Seconds until a server that is not there is given up: one that cannot work ends as soon as it is forked.
+#: Seconds until a missing server is given up: one that cannot work ends as soon as it is forked.
 _FORK_S = 5.0
 #: Seconds for the end: `quit`'s allowance for the server, then the rest until SIGKILL.
 _QUIT_S, _END_S = 1, 3.0
@@ -332,7 +332,7 @@ class Daemon:
                 self._remove_below(self.clients_of(name))
             for name in names:
                 if name == own or os.path.lexists(os.path.join(self._sockets(name), "control")):
-                    self._link_one(name)  # another's is to come, where its container starts just now
+                    self._link_one(name)  # the others' starts make theirs
         except OSError as error:
             raise DeviceError(f"cannot link {error.filename}: {error.strerror}", self._see()) from error
 

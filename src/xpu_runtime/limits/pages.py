@@ -58,7 +58,7 @@ class Entry(Value):
 
 
 class Policy(Value):
-    """How a device's time is shared where others want it too: one of SCHEDS, and one of PRIORITIES."""
+    """How a device's time is shared with others that want it: one of SCHEDS, and one of PRIORITIES."""
 
     sched: str = "fixed"
     priority: str = "normal"
@@ -128,8 +128,8 @@ def _u64(value: int) -> bytes:
 def raw_uuid(uuid: str) -> bytes:
     """The 16 bytes behind a UUID's prefix, as CUDA gives them.
 
-    Zeros where it has no such bytes: a device of another vendor, which no interposer counts, has its place in
-    the page all the same, as positions are those of the grant's slices.
+    Zeros if it has no such bytes: a device of another vendor, which no interposer counts, still has its place
+    in the page, because positions are those of the grant's slices.
     """
     digits = uuid.partition("-")[2].replace("-", "")
     try:

@@ -103,7 +103,7 @@ def resize(
 
 
 def _check(inventory: Inventory, slice_: Slice, kind: str) -> None:
-    """XpuError where this slice has no limit that could be changed."""
+    """XpuError if this slice has no limit that could be changed."""
     where = f"GPU {slice_.device_index}"
     device = find(inventory, slice_.device_uuid)
     if slice_.limit(kind) is None:
@@ -151,7 +151,7 @@ def _no_limit(slice_: Slice, device: Device | None, kind: str) -> ApplyError:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """No other change is under way; ApplyError where one takes too long."""
+    """Waits until no other change is under way; ApplyError if one takes too long."""
     path = paths.in_run_dir(_LOCK)
     lock = Lock(path, _WAIT_S)
     try:

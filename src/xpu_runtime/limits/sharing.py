@@ -20,11 +20,11 @@ WINDOW_S = 0.2
 class Got(Value):
     """A container's share of a device's time in a window."""
 
-    #: None where it is not known.
+    #: None if it is not known.
     percent: float | None
     #: Charges were guessed: `percent` is None for that.
     unmeasured: bool = False
-    #: Percent that the driver counts beyond it, 0.0 for as good as nothing; None where it tells nothing
+    #: Percent that the driver counts beyond it, 0.0 for as good as nothing; None if it reports nothing
     #: (unaccounted_time.py).
     unaccounted: float | None = None
 

@@ -25,12 +25,12 @@ _ALIKE = 16
 class Process(Value):
     """One process's memory on one device; bytes, None if not known."""
 
-    #: On the host; None for one that is not found there.
+    #: Its number on the host; None if it is not found there.
     pid: int | None
     #: As the process itself sees it.
     container_pid: int | None
     name: str
-    #: None for one that has no place in the account.
+    #: None if it has no place in the account.
     used: int | None
     kinds: dict[str, int]
     #: The driver's report.
@@ -178,7 +178,7 @@ class Usage:
         return self._slots[grant.id]
 
     def _of_device(self, uuid: str) -> dict[int, int | None] | None:
-        """Bytes by process, as the driver tells them; None where it does not."""
+        """Bytes by process, as the driver reports them; None if it does not."""
         return self._of_devices().get(uuid)
 
     def _of_devices(self) -> dict[str, dict[int, int | None]]:
@@ -215,8 +215,8 @@ class Usage:
 
 
 def processes(grant: Grant) -> list[int] | None:
-    """The processes of the grant's container, by their numbers on the host; None where they cannot be told
-    from others."""
+    """The processes of the grant's container, by their numbers on the host; None if they cannot be told from
+    others."""
     if grant.cgroup:
         return cgroups.processes(grant.cgroup)
     if not proc.is_alive(grant.pid, grant.start_time):
@@ -231,7 +231,7 @@ def _is_drivers(grant: Grant, position: int, kind: str) -> bool:
 
 
 def _host_pid(slot: usage_page.ProcessUsage, there: dict[int, list[int]]) -> int | None:
-    """The host's number of a slot's process; None where there is none, or where it could be several."""
+    """The host's number of a slot's process; None if there is none, or if it could be several."""
     found = there.get(slot.pid, [])
     if 1 < len(found) <= _ALIKE:
         found = [pid for pid in found if proc.name(pid) == slot.name]

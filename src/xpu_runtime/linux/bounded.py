@@ -50,7 +50,7 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main(
 
 
 class Answer(Value):
-    """The `values` so far, and why there are no more ("": these are all)."""
+    """The `values` so far, and why there are no more ("": they are complete)."""
 
     values: tuple[Any, ...]
     #: The problem, and its remedy.

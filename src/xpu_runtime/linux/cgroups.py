@@ -118,7 +118,7 @@ def has_processes(folder: str) -> bool:
 
 
 def processes(folder: str) -> list[int]:
-    """The processes in the cgroup `folder` and below it; none where it is gone."""
+    """The processes in the cgroup `folder` and below it; none if it is gone."""
     return [int(line) for lines in _members(folder) for line in lines]
 
 
@@ -142,7 +142,7 @@ class Allowed(Value):
     """The changes of `allow_devices`: `rules` were not there before."""
 
     version: int
-    #: The cgroup's, "" where nothing was changed.
+    #: The cgroup's folder; "" if nothing was changed.
     folder: str
     rules: tuple[DeviceRule, ...]
 

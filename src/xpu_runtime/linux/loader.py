@@ -194,7 +194,7 @@ class Search:
                 os.close(fd)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; empty where there is no such folder."""
+        """The names in a folder, sorted; empty if there is no such folder."""
         fd = self._open(folder, os.O_RDONLY | os.O_DIRECTORY)
         if fd is None:
             return []

@@ -29,7 +29,7 @@ class Caller(Value):
     pid: int
     start_time: int
     environment: dict[str, str]
-    #: "/" where it has none any more.
+    #: "/" if it has none any more.
     working_folder: str
     #: The begin of its call, by time.monotonic().
     began: float

@@ -19,7 +19,8 @@ _MANAGER = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freede
 
 
 def allow_devices(unit: str, rules: list[DeviceRule]) -> None:
-    """Has systemd allow the unit the devices, until it ends. ApplyError where it cannot be told."""
+    """Makes systemd allow the unit the devices, until the unit ends. ApplyError if systemd cannot be
+    asked."""
     import subprocess  # few containers come here
 
     devices = [

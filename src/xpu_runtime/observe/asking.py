@@ -56,7 +56,7 @@ def inventory(config: Config) -> Inventory:
 
 
 def refreshed_inventory(config: Config) -> Inventory:
-    """As drivers tell them now, with the same errors."""
+    """The drivers' present inventory, with the same errors."""
     root = discovery.driver_root(config)
     return _answered(lambda: discovery.refresh(*root))
 

@@ -36,7 +36,7 @@ class Process(Value):
 
 
 def program(name: str) -> str | None:
-    """The path of an installed program; None where there is none."""
+    """The path of an installed program; None if there is none."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_PATH}")
 
 

@@ -34,7 +34,7 @@ from prometheus_client.core import (  # noqa: E402
 
 #: The length of a label's value.
 _LONGEST = 128
-#: Labels: those that tell devices and slices apart, and those that only the metric `..._info` has.
+#: Labels that tell devices and slices apart, and labels that only the metric `..._info` has.
 _BUILD = ["version", "commit"]
 _DEVICE, _DEVICE_FACTS = ["uuid", "index"], ["name", "vendor", "driver_version"]
 _SLICE = ["container_id", *_DEVICE]

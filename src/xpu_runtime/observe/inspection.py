@@ -43,7 +43,7 @@ class ProcessJson(TypedDict):
     driver_used_bytes: int | None
     #: It has ended, or freed the memory, which is given back at the next request and is not in the total.
     ended: bool
-    #: Bytes of one that has ended that another process has open.
+    #: Bytes of an ended process that another process has open.
     kept_bytes: int
     #: Bytes by kind: `linear`, `managed`, `pool`, `vmm`, `array`, `graph`, `external`, `freed_exported` (open
     #: elsewhere) and `overhead` (contexts, modules).

@@ -28,7 +28,7 @@ from xpu_runtime.vendors.vendor import WHOLE
 
 #: Seconds that one reading for scripts waits for the driver: until it is open, and once it is.
 _FIRST_S, NEXT_S = 5.0, 1.2
-#: NVML takes samples each 1/6 to 1 s, and tells them late.
+#: NVML takes samples each 1/6 to 1 s, and reports them late.
 _SAMPLE_S = 2.0
 
 
@@ -68,7 +68,7 @@ class Live:
         return discovery.load(load()) != self._inventory
 
     def first(self, interval_s: float) -> Reading:
-        """A reading of the next `interval_s`, where there was none before."""
+        """A reading of the next `interval_s`, if there was none before."""
         self.read(_FIRST_S)
         time.sleep(interval_s)
         return self.read(NEXT_S)
@@ -76,8 +76,8 @@ class Live:
     def read(self, wait_s: float = 0) -> Reading:
         """A reading of the time since the last one.
 
-        The driver's samples are those that it told when it was asked at the last one, or, where `wait_s` is
-        given, those that it tells now, within so many seconds.
+        The driver's samples are those that it reported at the last question, or, with `wait_s`, those that it
+        reports now, within that many seconds.
         """
         utilization = self._waited_for(wait_s) if wait_s else self._told_since()
         with Ledger() as ledger:
@@ -216,7 +216,7 @@ class Live:
 
 
 def _marks(problems: list[str]) -> marks.Marks | None:
-    """None where they cannot be read, which is added to `problems`."""
+    """The marks; None if they cannot be read, with the reason in `problems`."""
     try:
         return marks.read()
     except XpuError as error:
@@ -225,7 +225,7 @@ def _marks(problems: list[str]) -> marks.Marks | None:
 
 
 class _Got(Value):
-    """A share in percent, None where it is not known, and why not."""
+    """A share in percent, None if it is not known, and the reason."""
 
     percent: float | None
     note: str = ""

@@ -176,7 +176,7 @@ SECONDS: tuple[tuple[str, str, Callable[[Compute, float], float]], ...] = (
 
 
 def _is_marked(card: Card, mark: object) -> bool | None:
-    """None where it is not known."""
+    """None if it is not known."""
     return None if card.marks is None else mark is not None
 
 

@@ -32,7 +32,7 @@ _DOCKERS_ID = re.compile("[0-9a-f]{64}")
 
 
 class Names:
-    """The names that engines have told; each is asked for once."""
+    """The names that engines have reported; each is asked for once."""
 
     def __init__(self) -> None:
         self._of_docker: dict[str, str] = {}
@@ -40,7 +40,7 @@ class Names:
         self._of_bundle: dict[str, str] = {}
         self._of_id: dict[str, str | None] = {}
         self._asked: dict[str, float] = {}
-        #: It tells of all its containers at once.
+        #: This engine reports all its containers at once.
         self._asked_docker = float("-inf")
 
     def learn(self, grants: Iterable[Grant], ids: Iterable[str] = ()) -> None:
@@ -67,7 +67,7 @@ class Names:
             _remember(self._of_docker, dict(answer.values))
 
     def of(self, grant: Grant) -> str | None:
-        """The name of the grant's container; None where none is known."""
+        """The name of the grant's container; None if none is known."""
         return self._of_docker.get(grant.container_id) or self._of_bundle.get(grant.bundle)
 
     def of_event(self, event: Event) -> str | None:

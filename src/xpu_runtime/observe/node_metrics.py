@@ -21,7 +21,7 @@ from xpu_runtime.request.quotas import Quota
 
 #: Seconds over which the first reading measures shares.
 _INTERVAL_S = 0.2
-#: For so long a reading is one of now.
+#: For this long a reading counts as a present one.
 _FRESH_S = 0.9
 
 
@@ -40,7 +40,7 @@ class NodeMetrics:
         self.error: XpuError | None = None
 
     def text(self) -> bytes:
-        """XpuError where there is nothing at all to tell."""
+        """XpuError if there is nothing at all to report."""
         try:
             reading = self.read()
             missing = reading.missing

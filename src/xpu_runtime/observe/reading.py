@@ -59,7 +59,7 @@ class Card(Value):
 
     @property
     def why_drained(self) -> str | None:
-        """As of Marks; None as well where that cannot be told."""
+        """As in Marks; None also if it is not known."""
         return None if self.marks is None or self.device is None else self.marks.why_drained(self.device)
 
     @property

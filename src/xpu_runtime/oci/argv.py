@@ -82,7 +82,7 @@ def read(words: list[str], cwd: str) -> Invocation:
 
 
 def _places(facts: list[str], arguments: list[str]) -> dict[str, tuple[int, int]] | None:
-    """The values that the launcher's facts tell of; None where they do not fit these arguments."""
+    """The places of the values that the launcher reports; None if they do not fit these arguments."""
     places: dict[str, tuple[int, int]] = {}
     for fact in facts:
         name, given, place = fact.partition("=")

@@ -163,7 +163,7 @@ def sweep() -> None:
 def _is_kept(place: str) -> bool:
     try:
         namespace, maker = os.path.basename(place).split("-", 1)
-        # Whether a process of another namespace runs cannot be told from here.
+        # Whether a process of another namespace runs is not visible from here.
         if int(namespace) != proc.pid_namespace() or _runs(maker):
             return True
     except ValueError:

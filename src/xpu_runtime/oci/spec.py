@@ -58,7 +58,7 @@ def decode(data: bytes, path: str) -> Spec:
 
 
 def encode(spec: Spec) -> bytes:
-    """The spec as JSON. SpecError where it is nested too deeply."""
+    """The spec as JSON. SpecError if it is nested too deeply."""
     try:
         text = jsonlite.dumps(spec)
         if "\\udc" in text:
@@ -255,7 +255,7 @@ def add_hook(spec: Spec, stage: str, path: str, args: list[str], env: list[str])
 
 
 def add_mount(spec: Spec, destination: str, source: str, options: list[str]) -> None:
-    """Adds a bind mount, after those that are there."""
+    """Adds a bind mount, after the existing ones."""
     _list(spec, "mounts").append(
         {"destination": destination, "type": "bind", "source": source, "options": options}
     )

@@ -1,4 +1,4 @@
-"""The request nearest to one that does not fit, of those that fit now, in plain numbers."""
+"""The nearest request to one that does not fit, among those that fit now, in plain numbers."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def _smaller(
 
 
 def nth(values: list[int], n: int) -> int:
-    """The n-th largest, 0 where there are fewer."""
+    """The n-th largest, 0 if there are fewer."""
     return sorted(values, reverse=True)[n - 1] if len(values) >= n else 0

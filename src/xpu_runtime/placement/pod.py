@@ -16,8 +16,8 @@ Chosen = tuple[tuple[int, ...], ...]
 #: The devices of a pod's containers, init containers and sidecars.
 Places = tuple[Chosen, Chosen, Chosen]
 
-#: A pod's author chooses its number of containers, and with it the length of the search: on one node so many
-#: ways are tried, and for one question so many steps made. A place that is found after more is not found.
+#: A pod's author chooses its number of containers, and with it the length of the search: on one node this
+#: many ways are tried, and for one question this many steps made. A place that needs more is not found.
 MOST_WAYS = 2_000
 MOST_STEPS = 300_000
 #: Steps that a way of the search costs, and one that a place for an init container does.
@@ -48,7 +48,7 @@ class PodShape:
             *(tuple((s.count, s.memory, s.percent, s.cores) for s in part) for part in parts),
             demand.policy,
         )
-        #: The only container that asks, where there is one; None: several do.
+        #: The only container that asks, if there is one; None: several do.
         self.only = self.containers[0] if [len(part) for part in parts] == [1, 0, 0] else None
         #: The order in which they are placed: (is a sidecar, number, shape). Sidecars come first, and of each
         #: kind the hardest, because it has the fewest places.

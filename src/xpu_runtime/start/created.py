@@ -103,8 +103,8 @@ def _has_state(created: Created) -> bool:
 
 
 def has_ended(created: Created) -> bool:
-    """Whether nothing of the container is in its runtime's folder of state: the runtime itself may be gone.
-    False where that folder is not to be found."""
+    """Whether the container's folder in its runtime's state is gone: the runtime itself may be gone. False if
+    that folder cannot be found."""
     return os.path.isdir(_root(created)) and not _has_state(created)
 
 

@@ -79,7 +79,7 @@ class Amd(Vendor):
     ) -> dict[str, dict[int, int | None]] | None:
         folder = driver.detail("processes")
         if not os.path.isdir(folder):
-            return None  # KFD of older kernels does not tell
+            return None  # KFD of older kernels does not report it
         used: dict[str, dict[int, int | None]] = {}
         for device in devices:
             name = f"vram_{device.detail('gpu_id')}"
@@ -95,7 +95,7 @@ class Amd(Vendor):
         self, driver: Driver, devices: tuple[Device, ...], *, whole: bool = False
     ) -> Callable[[], dict[str, dict[int, float]]] | None:
         if not whole:
-            return None  # amdgpu tells nothing of single processes here
+            return None  # amdgpu reports nothing of single processes here
         paths = {
             device.uuid: os.path.join(folder, "gpu_busy_percent")
             for device in devices

@@ -99,9 +99,9 @@ def there(path: str) -> str | None:
 
 
 def renew(inventory: Inventory, config: Config) -> None:
-    """Writes the file at its own place anew, if it is there, is ours and has become another one.
+    """Writes the file at its own place again, if it is there, is ours and has changed.
 
-    No error where it cannot be written: it is a list of names, and a start goes by what is there now.
+    No error if it cannot be written: it is a list of names, and a start uses its present content.
     """
     path = paths.cdi_file()
     try:

@@ -15,7 +15,7 @@ from xpu_runtime.linux import files, proc
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Device, Driver, Inventory, Library, Node, stamp
 
-#: Seconds that a start waits for another one that asks the driver.
+#: Seconds that a start waits for another process that asks the driver.
 _ASKED_BY_ANOTHER_S = 20
 
 TYPE_CHECKING = False

@@ -76,7 +76,7 @@ class Driver(Value):
     """A vendor's driver on this node, and its files for a container with one of its devices."""
 
     vendor: str
-    #: As the driver tells it; empty where it tells none.
+    #: As the driver reports it; empty if it reports none.
     version: str = ""
     #: One line for people.
     summary: str = ""
@@ -91,7 +91,7 @@ class Driver(Value):
     interposed: tuple[str, ...] = ()
     #: Facts for those backends.
     details: tuple[tuple[str, str], ...] = ()
-    #: The folder of its libraries on the host; "" where it needs none.
+    #: The folder of its libraries on the host; "" if it needs none.
     folder: str = ""
     #: Whether only the caller's LD_LIBRARY_PATH led there: an engine's processes do not find it.
     by_caller: bool = False
@@ -111,13 +111,13 @@ class Inventory(Value):
     drivers: tuple[Driver, ...]
     #: (path, st_mtime_ns, or None for a missing file) of the files that this was made from.
     stamps: tuple[tuple[str, int | None], ...]
-    #: Why there is no device, where there is none.
+    #: Why there is no device, if there is none.
     missing: str = ""
     #: Drivers that are there and did not answer, as errors for people.
     problems: tuple[str, ...] = ()
 
     def driver(self, vendor: str) -> Driver:
-        """The driver of `vendor`; one that can do nothing where there is none."""
+        """The driver of `vendor`; if there is none, one that can do nothing."""
         return next((driver for driver in self.drivers if driver.vendor == vendor), Driver(vendor))
 
     def facts(self, device: Device) -> dict[str, str]:

@@ -124,10 +124,10 @@ def sensors(inventory: Inventory, problems: list[str]) -> dict[str, Sensors]:
 def utilization(
     inventory: Inventory, *, whole: bool = False, tell: Callable[[str], None] = lambda _: None
 ) -> Callable[[], dict[str, dict[int, float]]]:
-    """A function as `Vendor.utilization` has it, of all vendors' drivers together.
+    """A function like `Vendor.utilization`, of all vendors' drivers together.
 
-    A driver that cannot be asked takes no other's answer away: `tell` is told, once, and it is opened again
-    after _AGAIN_S. DeviceError, from both, where none can be asked.
+    A driver that cannot be asked does not hide the others' answers: `tell` gets the reason once, and the
+    driver is opened again after _AGAIN_S. DeviceError, from both, if none can be asked.
     """
     sources = [_Source(vendor, driver, theirs, whole, tell) for vendor, driver, theirs in _to_ask(inventory)]
 
@@ -173,7 +173,7 @@ class _Source:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a driver that tells."""
+        """Whether there is a driver that reports."""
         return self._ask is not None
 
     def read(self) -> dict[str, dict[int, float]]:

@@ -53,7 +53,7 @@ class Vendor:
     order: int
     #: Whether none of its cards has been tried yet: docs/hardware.md, "Experimental".
     experimental = False
-    #: Whether `utilization` tells of single processes.
+    #: Whether `utilization` reports single processes.
     names_processes = True
 
     def discover(self, root: str) -> Discovered:

@@ -141,7 +141,7 @@ def _end_on_signal(plugin: Plugin) -> None:
 
 
 def _name(given: str | None) -> str:
-    """The node's name; ConfigError where it is not known, or is not the one that containers' starts check."""
+    """The node's name; ConfigError if it is not known, or is not the name that containers' starts check."""
     configured = load().kubernetes_node_name
     name = given or configured or os.environ.get("NODE_NAME", "")
     if not name:

@@ -100,7 +100,7 @@ def _columns(letter: str) -> int:
 
 
 def fitting(text: str, width: int) -> str:
-    """As much of the text's beginning as has room in so many columns."""
+    """The longest beginning of the text that fits into this many columns."""
     if text.isascii():
         return text[: max(0, width)]
     ends = itertools.accumulate(map(_columns, text))

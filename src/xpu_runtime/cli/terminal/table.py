@@ -36,7 +36,7 @@ class Column(Value):
 
     head: str
     cells: Sequence[str]
-    #: It may be cut to so many characters; 0: it is whole or not there.
+    #: The fewest characters to which it may be cut; 0: it is shown whole or not at all.
     least: int = 0
     #: A text is cut in the middle, because its two ends tell it apart from others.
     keeps_end: bool = False
@@ -183,7 +183,7 @@ def watched(page: Callable[[int], list[Line]]) -> None:
 
 
 def print_lines(found: Sequence[Line]) -> None:
-    """On stdout, in colours where it takes them."""
+    """Prints lines on stdout, in colours if stdout takes them."""
     colours = screen.coloured()
     for line in found:
         click.echo(screen.text_of(line, None, colours).rstrip(), color=colours)

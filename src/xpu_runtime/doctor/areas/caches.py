@@ -120,7 +120,7 @@ def _bundle() -> Iterator[Finding]:
     python = interpreter.of_hook()
     wanted = interpreter.magic(python) if python else None
     if wanted is None or paths.BY_PIP:
-        return  # which installation.py tells; pip makes no bundle
+        return  # installation.py reports that; pip makes no bundle
     again = f"{python} {paths.LIB}/precompile.py"
     anew = f"remove it (rm -r {path}), then {again}"
     slower = "each start imports its modules one by one, which takes longer"

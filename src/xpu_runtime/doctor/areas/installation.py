@@ -89,7 +89,7 @@ def _modules() -> Iterator[Finding]:
     hands."""
     python = interpreter.of_hook()
     if python is None or interpreter.why_not(python):
-        return  # which is told
+        return  # another finding reports that
     words = [python, "-I", "-S", "-B", "-c", _IMPORT, paths.THIRD_PARTY_DIR, _packages(), *_names()]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_IMPORT_S)

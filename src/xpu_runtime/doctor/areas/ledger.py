@@ -53,7 +53,7 @@ def look(machine: Machine) -> Iterator[Finding]:
             grants, is_own, of_pods = ledger.grants(), ledger.is_own(), ledger.pods_of_grants()
             allocations = ledger.allocations()
     except LedgerError as error:
-        if not isinstance(error, waiting.LedgerBusy):  # which _locked tells
+        if not isinstance(error, waiting.LedgerBusy):  # _locked reports that
             yield finding.problem(_CHECK, error.what, error.todo or None)
         return
     if not is_own:

@@ -15,7 +15,7 @@ from xpu_runtime.linux import files, proc
 from xpu_runtime.observe import engine
 
 ORDER = 72
-#: One of them has to be there for a container to be started.
+#: podman needs one of them to start a container.
 _ENGINES = ("docker", "dockerd", "containerd", "podman", "crio")
 _CHECK = "podman"
 _FOLDERS = (

@@ -1,6 +1,6 @@
-"""Which IDs the kubelet has given to whom, as its PodResources tell it.
+"""The owners of the kubelet's allocated IDs, by its PodResources.
 
-It tells of regular containers, and from 1.29 on of sidecars, but never of init containers that end
+It lists regular containers, and from 1.29 on sidecars, but never init containers that end
 (pkg/kubelet/apis/podresources). Those share their IDs with the regular ones, which are allocated after them.
 """
 
@@ -19,7 +19,7 @@ ContainerName = tuple[str, str, str]
 
 
 class AllocatedIds(Value):
-    """As it was told last. `is_known` is False where nothing could be told."""
+    """The last answer of the kubelet. `is_known` is False if it has none."""
 
     is_known: bool = False
     #: By resource, then by container.

@@ -214,7 +214,7 @@ class Registrations:
                     _require_listening(self._socket)
                 each.is_known = False
                 with contextlib.suppress(OSError):
-                    os.unlink(each.path)  # on another one: the kubelet may follow this one as that of nobody
+                    os.unlink(each.path)  # next on another path: the kubelet may still follow this one
                 each.patience = min(2 * patience, _LONGEST_UNWATCHED_S)
                 self._log(f"the kubelet has dropped {each.resource}: does another plugin offer it here?")
 

@@ -69,7 +69,7 @@ class Metrics:
         self.registry.register(_State(snapshot))
 
     def observe(self, call: str, outcome: str, seconds: float) -> None:
-        """A call of the kubelet, which took so long."""
+        """Counts a call of the kubelet, with its seconds."""
         self._calls.labels(call, outcome).inc()
         self._seconds.labels(call).observe(seconds)
 

@@ -96,10 +96,10 @@ def _strength(held: str, may_go_unheld: bool) -> str:
 
 
 def labels(inventory: Inventory, strengths: Iterable[tuple[str, str]]) -> dict[str, str | None]:
-    """The labels' values by their whole names; None: the node is to have none.
+    """The labels' values by their whole names; None: the node must not have the label.
 
-    `strengths`: of each device, how strongly a limit of memory and one of cores is held ("" where nothing
-    holds it). Where devices differ, product and memory are the first one's, and strengths the weakest.
+    `strengths`: of each device, how strongly a limit of memory and one of cores is held ("": nothing holds
+    it). If devices differ, product and memory are the first one's, and strengths the weakest.
     """
     found: dict[str, str] = {}
     devices = inventory.devices

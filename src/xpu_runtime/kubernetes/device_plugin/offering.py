@@ -84,7 +84,7 @@ class Offering:
         return self.inventory is not None and not self._driver.problem
 
     def wake(self) -> None:
-        """Something has changed that the kubelet knows of: looks again, soon."""
+        """Looks again soon, because something that the kubelet knows has changed."""
         self._asked_at = float("-inf")
         self._wake.set()
 
@@ -183,7 +183,7 @@ class Offering:
 
 
 def _containers_on(devices: Collection[str], allocation: Allocation) -> Iterator[ContainerName]:
-    """The containers that have something of one of these devices."""
+    """The containers that have a slice of one of these devices."""
     for group in (allocation.init, allocation.sidecars, allocation.containers):
         for name, shares in group.items():
             if any(share.device_uuid in devices for share in shares):

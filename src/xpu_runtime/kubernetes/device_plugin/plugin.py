@@ -35,7 +35,7 @@ from xpu_runtime.value import Value
 _KUBELET_S, _RECONCILE_S = 1.0, 1.0
 #: And between two glances at whether it is the same kubelet.
 _GLANCE_S = 0.2
-#: And until that is done though nothing has changed: pods that nobody tells of lose what they have.
+#: Seconds until reservations are checked though nothing has changed: unreported pods then lose theirs.
 _RECONCILE_ANYWAY_S = 10.0
 #: A thread that has not come round for this many seconds hangs. This holds for those that look again each
 #: second: the pods' watch and the reports may wait for long, and each of their requests has a timeout.
@@ -130,7 +130,7 @@ class Plugin:
         )
 
     def run(self) -> None:
-        """Until `stop`; XpuError where it cannot go on."""
+        """Runs until `stop`; XpuError if it cannot go on."""
         server = None
         if self._settings.metrics is not None:
             server = metrics.server(self._settings.metrics, self._metrics, self.problem)

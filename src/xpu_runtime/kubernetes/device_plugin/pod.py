@@ -155,7 +155,7 @@ def no_class(pod: PodOnNode, *, is_sure: bool) -> XpuError:
 
 
 def check_assignment(assigned: Assignment, pod: PodOnNode, node: str) -> None:
-    """AssignmentError where it is another pod's, or for another node."""
+    """AssignmentError if it is another pod's, or for another node."""
     todo = "only the scheduler extender writes it: delete the pod, and create it again without it"
     if assigned.uid != pod.uid:
         raise AssignmentError(f"{ANNOTATION} is of another pod ({assigned.uid})", todo)

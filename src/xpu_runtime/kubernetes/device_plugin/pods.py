@@ -77,7 +77,7 @@ class _State:
         self.told, self.tell_at, self.tell_pause = "", 0.0, _TELL_S
         self.again_at = 0.0
         self.known_since = time.monotonic()
-        #: The watch has told of it, and it was not only read (`ensure`).
+        #: The watch has reported it; otherwise it was only read (`ensure`).
         self.is_watched = False
 
     @property
@@ -337,7 +337,7 @@ class Pods:
                 for each in self._states.values()
                 if (each.pod.namespace, each.pod.name) == (namespace, name)
             ]
-        # The name of one that is about to go may have been given again.
+        # Another pod may already have the name of one that is about to go.
         return max(found, key=lambda each: each.pod.created, default=None)
 
     def _look_up(self, namespace: str, name: str, api: Api, until: float) -> None:

@@ -76,7 +76,7 @@ class Reports:
                 self._write(patch)
 
     def _due(self) -> float:
-        """When an event or the node is to be written (time.monotonic)."""
+        """When an event or the node must be written next (time.monotonic)."""
         return min(self._events_not_before if self._events else float("inf"), self._node_due())
 
     def _node_due(self) -> float:

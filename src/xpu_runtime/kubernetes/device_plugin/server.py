@@ -123,7 +123,7 @@ class Server:
         )
 
     def start(self, path: str) -> None:
-        """OSError where nothing can listen there."""
+        """OSError if it cannot listen there."""
         try:
             self._server.add_insecure_port(f"unix:{path}")
         except RuntimeError as error:  # gRPC's own words are a page long
@@ -147,7 +147,7 @@ class Server:
             except XpuError as error:
                 outcome = "refused"
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            except Exception as error:  # the kubelet is told, and the next call may do better
+            except Exception as error:  # the kubelet gets the error, and its next call may succeed
                 context.abort(grpc.StatusCode.INTERNAL, line_of(error))
             finally:
                 self._observe(name, outcome, time.monotonic() - began)

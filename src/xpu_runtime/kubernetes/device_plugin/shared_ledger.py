@@ -63,7 +63,7 @@ class SharedLedger:
             self._lock.release()
 
     def read(self, seconds: float) -> Taken:
-        """LedgerError where it cannot be read."""
+        """LedgerError if the ledger cannot be read."""
         with self.turn(seconds), PodLedger() as ledger:
             of_pods = ledger.pods_of_grants()
             grants = ledger.grants()

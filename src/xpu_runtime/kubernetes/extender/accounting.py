@@ -77,7 +77,7 @@ def holdings(
             found.append((uid, held))
         elif pod is not None:
             unknown.append(pod)
-    found.extend(told.items())  # of pods that are gone from the API, and still on the node
+    found.extend(told.items())  # pods that are gone from the API, and still on the node
     for _, held in found:
         take(node.devices, memory, cores, held)
     effort = Effort()  # one for all of them: their authors choose how many there are

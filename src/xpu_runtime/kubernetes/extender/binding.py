@@ -21,7 +21,7 @@ from xpu_runtime.request import assignment
 #: Seconds for the request that binds. A replica that no longer leads must have no request under way: this is
 #: less than the time between its last valid renewal and another replica's takeover (leading.py).
 BIND_S = 4.0
-#: Seconds for one that only asks.
+#: Seconds for a request that only reads.
 _GET_S = 2.0
 #: Seconds that a pod with an unknown outcome counts as bound.
 ASSUMED_S = 60.0

@@ -40,7 +40,7 @@ _MOST_SHARED = 4096
 #: Seconds for which a question of many nodes keeps watches and binds waiting, and those until it goes on.
 _LOCKED_S, _PAUSE_S = 0.02, 0.0005
 
-#: Why nothing is placed on a node that the API has not told of.
+#: The reason for a node that the API has not reported.
 _UNKNOWN_NODE = "not known here (yet)"
 
 
@@ -94,7 +94,7 @@ class Cluster:
                 self._state.remove_node(name)
 
     def set_pod(self, data: Mapping[str, Any], *, is_read: bool = False) -> str | None:
-        """A pod is there, or has changed: the API's object. Its UID, where it is one that counts, or did.
+        """A pod is there, or has changed: the API's object. Returns its UID if the pod counts, or did.
 
         `is_read`: it comes from a request of its own, and not from the watch.
         """
@@ -167,7 +167,7 @@ class Cluster:
         return self._shared.setdefault(demand, (demand, PodShape(demand)))
 
     def known_pod(self, uid: str) -> Pod | None:
-        """The pod with that UID, where a watch has told of it."""
+        """The pod with that UID, if a watch has reported it."""
         with self._lock:
             return self._state.pods.get(uid)
 
@@ -286,8 +286,8 @@ class Cluster:
                 self._state.forget(uid)
 
     def hold(self, pod: Pod, name: str, of: Member) -> bool:
-        """Holds a place on that node for a pod of a group; False where it has none there. For a pod that is
-        being bound, is bound, or is gone nothing is held."""
+        """Holds a place on that node for a pod of a group; False if the node has none. Nothing is held for a
+        pod that is being bound, is bound, or is gone."""
         with self._lock:
             known, assumed = self._state.pods.get(pod.uid), self._state.assumed.get(pod.uid)
             if (known is not None and known.node) or pod.uid in self._state.gone:
@@ -339,7 +339,7 @@ class Cluster:
         """Takes the pod's place on that node's devices; None if it has none there. Idempotent: for a pod that
         is assumed there already, the same share."""
         with self._lock:
-            # The watch may have told since the caller looked.
+            # The watch may have reported since the caller looked.
             now = self._state.pods.get(pod.uid)
             if now is not None and now.node:
                 return Decided(now.node)
@@ -374,7 +374,7 @@ class Cluster:
             self._state.groups.is_not_bound(uid)
 
     def expire(self) -> list[Assumed]:
-        """Forgets those that have been assumed for too long, and returns them."""
+        """Forgets pods that have been assumed for too long, and returns them."""
         with self._lock:
             return self._state.expire()
 

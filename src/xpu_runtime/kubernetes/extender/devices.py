@@ -39,7 +39,7 @@ class NodeDevices:
     def __init__(self, why_not: str = "", *, has_other_unit: bool = False) -> None:
         #: Why no pod can be placed here; "": pods can.
         self.why_not = why_not
-        #: Whether that is its unit of memory, which somebody has to mend.
+        #: Whether the reason is its unit of memory, which somebody must correct.
         self.has_other_unit = has_other_unit
         self.uuids: tuple[str, ...] = ()
         self.indexes: tuple[str, ...] = ()

@@ -17,14 +17,14 @@ from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.outages import Outages
 from xpu_runtime.kubernetes.threads import Threads
 
-#: Pods that have ended hold nothing; a watch tells of one that ends as of one that is deleted.
+#: Pods that have ended hold nothing; a watch reports an ended pod as a deleted one.
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 #: Seconds that a pod that is being bound may be missing in a list.
 _NEWER_S = 60.0
 #: Seconds for which changes may be unknown: a restarted API server takes as long.
 BLIND_S = 10.0
-#: Seconds between two tries while the API server is away: when it answers again nobody is to be blind for
-#: longer. There are two of us, not one on each node.
+#: Seconds between two tries while the API server is away: nobody may be blind for longer after it is back.
+#: There are only two extenders, not one on each node.
 _LONGEST_PAUSE_S = 5.0
 #: Wrong labels of nodes that are said.
 _MOST_LABELS = 100

@@ -68,7 +68,7 @@ class Member(Value):
     group: str
     #: Whether kube-scheduler asks about all members without another pod in between, as from 1.36 on.
     is_at_once: bool
-    #: The failure that it told of, then or later; "": none.
+    #: kube-scheduler's failure with it, reported then or later; "": none.
     failure: str
     #: The node for which others may have been ended; "": none.
     nominated: str
@@ -93,7 +93,7 @@ def member(pod: Mapping[str, Any]) -> Member | None:
 
 
 def failure(pod: Mapping[str, Any]) -> str:
-    """The reason and the words of kube-scheduler's last failure with the pod; "": it has told of none."""
+    """The reason and the words of kube-scheduler's last failure with the pod; "": it has reported none."""
     for each in (pod.get("status") or {}).get("conditions") or ():
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             reason = each.get("reason")
@@ -179,7 +179,7 @@ class Groups:
         return found.at + (VAIN_S if found.is_vain and not of.is_at_once else AGAIN_S) <= now
 
     def last_asked(self, groups: Collection[str]) -> float:
-        """When one of them was asked about or bound last."""
+        """The time of the last question about one of them, or of the last bind."""
         return max((self._tries[name].at for name in groups if name in self._tries), default=0.0)
 
     def expire(self, now: float) -> None:

@@ -25,7 +25,7 @@ class InFlight:
         self._until: dict[str, float] = {}
 
     def begin(self, uid: str) -> None:
-        """kube-scheduler was told of a place for it, and may bind it next."""
+        """kube-scheduler has the answer with a place for it, and may bind it next."""
         with self._changed:
             self._until[uid] = time.monotonic() + MOST_S
 

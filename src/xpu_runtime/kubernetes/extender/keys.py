@@ -18,7 +18,7 @@ class Keys:
     """The keys in a file by their ids, the signing one first."""
 
     def __init__(self, path: str, log: Callable[[str], None]) -> None:
-        """AssignmentError where it has none."""
+        """AssignmentError if the file has no key."""
         self._path = path
         self._log = log
         self._keys = assignment.read_keys(path)

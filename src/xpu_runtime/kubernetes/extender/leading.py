@@ -30,7 +30,7 @@ _LOOK_S = 0.1
 
 
 class Times(Value):
-    """Seconds; those of kube-scheduler's own election."""
+    """Seconds; the values of kube-scheduler's own election."""
 
     #: After which another takes over.
     lease: int = 15
@@ -102,7 +102,7 @@ class Leadership:
 
     @property
     def leader_url(self) -> str:
-        """Where the leader is reached, where it is another; "": not known."""
+        """The URL of the leader, if another replica leads; "": not known."""
         return self._leader_url
 
     def _run(self, threads: Threads, may_lead: Callable[[], bool], read: Callable[[], object]) -> None:
@@ -195,7 +195,7 @@ class Leadership:
         return is_new
 
     def _put(self, lease: dict[str, Any], holder: str) -> None:
-        """ApiError with status 409 where the Lease has changed meanwhile."""
+        """ApiError with status 409 if the Lease has changed meanwhile."""
         self._api.put(self._path, self._lease(lease, holder), seconds=_REQUEST_S)
 
     def _lease(self, old: dict[str, Any], holder: str) -> dict[str, Any]:

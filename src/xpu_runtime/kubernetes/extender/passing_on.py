@@ -1,8 +1,8 @@
-"""Passes requests on to the replica that leads, as it is.
+"""Forwards requests unchanged to the replica that leads.
 
-kube-scheduler knows one address, behind which any replica may answer, and keeps its connections: one that led
-it to a replica that does not lead would lead there again and again. The leader is known by its Lease, and
-trusted by its certificate: that of all replicas, or of the same issuer where the file has that too.
+kube-scheduler knows one address, behind which any replica may answer, and keeps its connections: a connection
+to a replica that does not lead would stay there. The leader is known by its Lease, and trusted by its
+certificate: that of all replicas, or one of the same issuer if the file has that too.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Extender:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can answer, by itself or by the replica that leads."""
+        """Whether it can answer, itself or through the replica that leads."""
         return self.failed is None and self._following.is_well and self._knows_leader
 
     @property

@@ -115,7 +115,7 @@ class State:
         self.verdicts.forget(node.number)
 
     def place_pod(self, pod: Pod) -> None:
-        """A pod as the API tells of it."""
+        """Enters a pod as the API reports it."""
         before = self.pods.get(pod.uid)
         if before is not None and before.node and not pod.node:
             return  # read before it was bound

@@ -70,7 +70,7 @@ class Verbs:
         if min(verdicts, default=FULL) >= FULL and self._gives_away(demand, names, verdicts, member):
             verdicts = self._judge(pod, demand, names)
         if member is not None:
-            # No other question has to wait for its bind: its place is held.
+            # No other question need wait for its bind: its place is held.
             held = self._hold(pod, member, names, verdicts)
             if held:
                 return _filtered([held], nodes, {}, {})

@@ -14,7 +14,7 @@ from xpu_runtime.placement.pod import Effort, PodShape, place
 
 #: A verdict: 1 to 11, it fits, with a score of 0 to 10; or one of these.
 UNKNOWN, FULL, NEVER = 0, 12, 13
-#: A verdict that says that it fits is a score of so much more.
+#: The verdict of a node that fits is its score plus this.
 FITS = 1
 #: Demands that verdicts are remembered of.
 _MOST_DEMANDS = 256

@@ -33,8 +33,8 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 _PAUSE_S = 10.0
 #: Until keys that could not be written are tried again, at most.
 _MOST_PAUSE_S = 600.0
-#: Seconds in which a pod that comes in the place of one that was deleted by force has begun to install; well
-#: within the pods' terminationGracePeriodSeconds.
+#: Within these seconds the replacement of a pod that was deleted by force has begun to install; well within
+#: the pods' terminationGracePeriodSeconds.
 _REPLACED_S = 20.0
 #: Seconds that the one in its place asks before it installs.
 _ASK_S = 5.0
@@ -65,7 +65,7 @@ def keep(keys: str, write: Callable[[bytes], bool]) -> None:
 
 
 def read(path: str) -> bytes | None:
-    """The file's content; None where there is none."""
+    """The file's content; None if there is no file."""
     try:
         with open(path, "rb") as file:
             return file.read(64 << 10)

@@ -69,7 +69,7 @@ def uninstall(init: int, api: Api | None, installer: str = "") -> None:
 
 
 def cluster() -> Api | None:
-    """The API of the cluster that this is a pod of; None where it is none."""
+    """The API of the cluster in which this is a pod; None if it is no pod."""
     variables = ("KUBERNETES_SERVICE_HOST", "KUBECONFIG")
     return Api(access.find(), "xpu-node") if any(map(os.environ.get, variables)) else None
 

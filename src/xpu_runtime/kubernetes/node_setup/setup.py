@@ -136,7 +136,7 @@ def _uninstall(pod: str) -> int:
         xpu = os.path.join(str(done.get("programs") or _OURS), "xpu")
         said = run(xpu, "runtime", "unconfigure", "containerd", "--config", path)
         _restart(str(done.get("unit", "")), path, said)
-        # The program may be gone when this is repeated.
+        # The program may already be gone when this is repeated.
         _write_done({**done, "configured": False})
     with contextlib.suppress(FileNotFoundError):
         os.unlink(KEYS)

@@ -16,7 +16,7 @@ from xpu_runtime import paths
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.linux import syscalls
 
-#: Where this very installation lies: in the image, and so on the node.
+#: The path of this very installation: in the image, and so on the node.
 PREFIX = os.path.dirname(os.path.dirname(paths.LIB))
 #: In the tree: says which image it is of. Written last by the image's build, so it is the last that is
 #: copied.

@@ -106,7 +106,7 @@ def set_limit(folder: str, region: str, limit: int | None) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """Into a file of the kernel's: where there is none, none is made."""
+    """Writes into an existing file of the kernel's; makes none."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode("ascii"))

@@ -98,7 +98,7 @@ class DriverFiles(Found):
         return None
 
     def programs(self) -> list[str]:
-        """The host paths of those that are there."""
+        """The host paths of the existing programs."""
         names = (name for group in BINARIES.values() for name in group)
         return [path for path in map(self.program, names) if path is not None]
 

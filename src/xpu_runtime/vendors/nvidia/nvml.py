@@ -310,7 +310,7 @@ class Utilization:
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._seen[uuid])
         except pynvml.NVMLError as error:
-            # The binding raises success, too, where there is no sample.
+            # The binding raises success, too, if there is no sample.
             return {} if error.value in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND) else None
         by_process: dict[int, list[int]] = {}
         for sample in samples:

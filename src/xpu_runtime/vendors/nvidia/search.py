@@ -48,7 +48,7 @@ class Found(Value):
     #: Links lead no further than here.
     root: str
     entries: tuple[ldcache.Entry, ...]
-    #: The loader's cache of `root`, also where it has no driver.
+    #: The loader's cache of `root`, even if it has no driver.
     cache: str
     #: Whether the loader's cache has them: then programs of the host find them, too.
     in_cache: bool = False
@@ -145,7 +145,7 @@ def _in_folders(none: Found, folders: tuple[str, ...]) -> Found:
         try:
             real = trusted.real(inside, none.root)
             names = os.listdir(os.path.join(none.root, real.lstrip("/")))
-            # The newest first, where the files of two drivers lie there.
+            # The newest first, if the files of two drivers are there.
             for name in sorted(names, reverse=True):
                 if name.startswith(_STARTS) and ".so" in name:
                     entries += _of_file(none.root, f"{real}/{name}")
