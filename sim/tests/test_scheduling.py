@@ -140,7 +140,7 @@ def sampled(observer: Process, samples: list[dict[str, int]], since: int = 0) ->
     return isinstance(found, list)
 
 
-def test_accounting_adds_up_what_a_process_has_used(working: Working, process: Start) -> None:
+def test_accounting_adds_up_a_processs_use(working: Working, process: Start) -> None:
     root, one = working("1xT4")
     observer = process(root)
     for _ in range(2):

@@ -57,7 +57,7 @@ def test_a_forked_child_has_an_account_of_its_own(account: Make, how: str) -> No
     assert parent.charge(MIB // 2)
 
 
-def test_a_child_keeps_what_is_its_own_when_its_parent_dies(account: Make) -> None:
+def test_a_child_keeps_its_own_memory_when_its_parent_dies(account: Make) -> None:
     here = account(MIB)
     parent, other = here.start(), here.start()
     assert parent.charge(MIB // 2)

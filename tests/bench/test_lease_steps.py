@@ -20,7 +20,7 @@ import results as kept
 MOST_PRINTED, MOST_FILES, MOST_BYTES = 12_000, 8, 16 << 20
 
 
-def test_a_step_s_lines_are_results_and_its_output_is_in_the_log(run: Callable[..., Run]) -> None:
+def test_a_steps_lines_are_results_and_its_output_is_in_the_log(run: Callable[..., Run]) -> None:
     done = run(shell("one", "echo 'size: 4 GiB'; echo 'ok: it holds'; echo 'a remark'; echo aside >&2"))
     assert done.popen.returncode == 0
     (value,), (held,) = done.results(kind="value"), done.results(kind="ok")

@@ -3,7 +3,7 @@
 Each line on stdin is a JSON list of a CUDA function's exported name and its arguments. Each line on stdout is
 a list of the result and the contents of the buffers. An argument is a number, null, or
 
-    {"out": 8}       a buffer of so many zero bytes, passed by its address
+    {"out": 8}       a buffer of that many zero bytes, passed by its address
     {"in": "00ff"}   a buffer with these bytes, passed by its address
     {"value": "…"}   a struct with these bytes, passed by value
 

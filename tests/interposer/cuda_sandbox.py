@@ -53,9 +53,7 @@ class Program(Process):
     ) -> None:
         self.sandbox = sandbox
         script = str(Path(__file__).with_name("cuda_program.py"))
-        # pytest's own file for stderr is readable too, and the interposer does not take such a file for a
-        # stderr.
-        # such a file.
+        # pytest's own stderr is a readable file, and the interposer takes no readable file for a stderr.
         appended = "exec 2>>/proc/self/fd/2\n" + setup
         command = sandbox.command([*within, sys.executable, script, way], appended)
         super().__init__(command, {**sandbox.environ(REAL_CUDA=REAL_CUDA), **environ}, None)

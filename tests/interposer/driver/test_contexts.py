@@ -146,7 +146,7 @@ def test_a_primary_context_ends_with_its_last_user(program: Start, way: str, nam
 
 
 @pytest.mark.parametrize("name", ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"])
-def test_a_reset_gives_back_what_the_primary_context_held(program: Start, name: str) -> None:
+def test_a_reset_gives_back_the_primary_contexts_memory(program: Start, name: str) -> None:
     user = program(4 * GIB, topology=HEAVY)
     user.start()
     own = user.create()[1]

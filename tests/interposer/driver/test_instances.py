@@ -46,7 +46,7 @@ def step(binary: Path, tmp_path: Path) -> Iterator[Callable[[Sandbox, str], int]
         each.communicate()
 
 
-def test_two_instances_are_charged_for_what_they_take_and_no_more(
+def test_two_instances_are_charged_for_their_own_memory_alone(
     sandbox: Make, step: Callable[[Sandbox, str], int]
 ) -> None:
     one = sandbox(4 * GIB, topology=HEAVY)
@@ -60,7 +60,7 @@ def test_two_instances_are_charged_for_what_they_take_and_no_more(
     assert one.total() == 2 * CONTEXT + 200 * MIB
 
 
-def test_an_instance_is_refused_what_the_other_has_taken(
+def test_an_instance_is_refused_memory_that_the_other_has_taken(
     sandbox: Make, step: Callable[[Sandbox, str], int]
 ) -> None:
     one = sandbox(GIB, topology=HEAVY)

@@ -64,7 +64,7 @@ def test_no_more_is_free_than_the_card_has(sandbox: Make, program: Start) -> Non
 
 
 @pytest.mark.parametrize(("visible", "limits"), [("1,0", (2, 1)), ("1", (2,)), ("0,1", (1, 2))])
-def test_devices_are_told_by_uuid_whatever_their_order(
+def test_devices_are_identified_by_uuid_in_any_order(
     program: Start, visible: str, limits: tuple[int, ...]
 ) -> None:
     user = program(1 * GIB, 2 * GIB, topology=TWO, CUDA_VISIBLE_DEVICES=visible)

@@ -213,7 +213,7 @@ def test_a_graph_has_its_memory_in_the_stream_of_its_upload(caller: Start, any_w
     exec_ = user.get("cuGraphInstantiateWithParams", OUT, alloc_and_free(user, 64 * MIB), params)
     user.do("cuGraphLaunch", busy_graph(user, 64 * MIB), 0)
     user.get("cuMemAlloc_v2", OUT, user.free_memory() // PAGE * PAGE)
-    # Nothing is left, and what the other runs in cannot be trimmed.
+    # Nothing is left, and the memory that the other runs in cannot be trimmed.
     user.do("cuGraphLaunch", exec_, 0)
     assert kinds(user.sandbox)["graph"] == 64 * MIB
 
@@ -280,7 +280,7 @@ def test_a_captured_allocation_is_charged_when_its_graph_runs(caller: Start, any
     assert kinds(user.sandbox)["pool"] == 32 * MIB
 
 
-def test_an_update_keeps_what_the_executable_needs(caller: Start) -> None:
+def test_an_update_keeps_the_executables_memory(caller: Start) -> None:
     user = caller(1 * GIB)
     free = user.free_memory() // PAGE * PAGE
     plain = new_graph(user)

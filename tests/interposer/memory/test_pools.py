@@ -58,9 +58,7 @@ def attribute(user: Program, pool: int, which: int) -> int:
     return user.get("cuMemPoolGetAttribute", pool, which, OUT)
 
 
-def test_a_pool_is_charged_by_what_it_has_reserved_and_given_back_at_a_synchronisation(
-    caller: Start, any_way: str
-) -> None:
+def test_a_pool_is_charged_by_its_reservation_until_a_synchronisation(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
     pointer = alloc(user, 100 * MIB)
     pool = default_pool(user)
@@ -238,7 +236,7 @@ def test_threads_that_race_at_the_limit_are_refused_only_where_nothing_fits(call
     assert "pool" not in kinds(user.sandbox)
 
 
-def test_two_processes_share_the_limit_and_see_what_is_given_back(sandbox: Make, caller: Start) -> None:
+def test_two_processes_share_the_limit_and_see_returned_memory(sandbox: Make, caller: Start) -> None:
     one = sandbox(1 * GIB)
     users = [caller(one), caller(one)]
     free = users[0].free_memory() // STEP * STEP
@@ -343,7 +341,7 @@ def test_memory_that_is_freed_behind_work_comes_back_after_the_work(sandbox: Mak
     assert alloc(other, 768 * MIB)
 
 
-def test_a_pool_that_is_told_to_keep_less_gives_it_back(caller: Start) -> None:
+def test_a_pool_with_a_lower_threshold_gives_memory_back(caller: Start) -> None:
     user = caller(1 * GIB)
     pool = default_pool(user)
     user.do("cuMemPoolSetAttribute", pool, RELEASE_THRESHOLD, u64(ALL))

@@ -65,7 +65,7 @@ said = [[[process.pid, process.usedGpuMemory] for process in each] for each in s
     assert mps == [[one.pid(), 55]]
 
 
-def test_graphics_processes_are_this_container_s(container: Container) -> None:
+def test_graphics_processes_are_this_containers(container: Container) -> None:
     _, one, _, ask = container
     script = "said = [process.pid for process in nvmlDeviceGetGraphicsRunningProcesses(card)]"
     assert ask(script, graphics=f"{OTHER}:9 {one.pid()}:55") == [one.pid()]
@@ -115,7 +115,7 @@ print(total.value - free.value)
 
 
 @pytest.mark.parametrize("version", ["535.54.03", "550.54.14"])
-def test_the_driver_s_report_is_read_whatever_length_its_entries_have(
+def test_the_drivers_report_is_read_whatever_length_its_entries_have(
     sandbox: Make, driver: Path, version: str
 ) -> None:
     odd = f"mount --bind {driver} {FOLDER}/libnvidia-ml.real"
@@ -181,7 +181,7 @@ def test_a_process_that_appears_with_the_context_is_taken_for_this_one_only_if_i
     assert done.stdout == ("300\n" if known else "320\n"), done.stderr
 
 
-def test_sessions_of_the_encoder_are_this_container_s(container: Container) -> None:
+def test_sessions_of_the_encoder_are_this_containers(container: Container) -> None:
     _, one, _, ask = container
     script = """
 library = ctypes.CDLL("libnvidia-ml.so.1")

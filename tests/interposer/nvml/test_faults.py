@@ -100,7 +100,7 @@ def test_the_interposer_only_looks_at_stderr_when_it_is_loaded(interposers: Path
     assert int(size, 16) == 2 * 8, "the compiler's own entry, and log.c's"
 
 
-def test_nvml_s_count_of_users_is_the_driver_s(sandbox: Make) -> None:
+def test_nvmls_count_of_users_is_the_drivers(sandbox: Make) -> None:
     script = """
 library = ctypes.CDLL("libnvidia-ml.so.1")
 said = [library.nvmlInit_v2(), library.nvmlShutdown(), ask(nvmlDeviceGetMemoryInfo, card)["total"],

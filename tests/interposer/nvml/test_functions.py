@@ -60,7 +60,7 @@ def test_the_interposer_defines_exactly_the_functions_of_the_table(interposers: 
     assert exported(interposers / "libnvidia-ml.so.1") == decided()["slice"]
 
 
-def test_all_others_are_the_driver_s_own(sandbox: Callable[..., Sandbox]) -> None:
+def test_all_others_are_the_drivers_own(sandbox: Callable[..., Sandbox]) -> None:
     others = sorted(listed("libnvidia-ml")["R615"] - decided()["slice"])
     assert len(others) > 300
     script = f"""

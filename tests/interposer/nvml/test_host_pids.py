@@ -80,7 +80,7 @@ def overheads(sandbox: Sandbox) -> dict[int, int]:
     return {each.kinds["linear"]: each.kinds["overhead"] for each in sandbox.usage()}
 
 
-def test_nvml_tells_of_this_container_s_processes_by_its_own_pids(
+def test_nvml_lists_this_containers_processes_by_their_pids_here(
     sandbox: Make, worker: Callable[..., Process], tmp_path: Path
 ) -> None:
     inside = sandbox(4 * GIB, topology=HOST)

@@ -114,7 +114,7 @@ def test_a_changed_limit_is_seen_at_once(sandbox: Make, worker: Start) -> None:
     assert memory(one)[0] == 15360 * MIB
 
 
-def test_a_limit_above_the_card_s_size_shows_the_card_s(sandbox: Make, worker: Start) -> None:
+def test_a_limit_above_the_cards_size_shows_the_cards(sandbox: Make, worker: Start) -> None:
     assert memory(worker(sandbox(20 * GIB))) == (15360 * MIB, 0, 15360 * MIB)
 
 
@@ -149,7 +149,7 @@ def test_the_bar1_window_is_bounded_by_the_slice(sandbox: Make, worker: Start) -
     assert window["bar1Used"] + window["bar1Free"] == window["bar1Total"] == 64 * MIB
 
 
-def test_a_mig_device_has_its_slice_s_limit(sandbox: Make, tmp_path: Path) -> None:
+def test_a_mig_device_has_its_slices_limit(sandbox: Make, tmp_path: Path) -> None:
     card = sandbox(topology="2xA100-MIG")
     uuids = [line.split("UUID: ")[1].rstrip(")") for line in smi(card, "-L").splitlines()]
     inside = beside(card, tmp_path, 4 * GIB, uuids=(uuids[2],))
@@ -170,7 +170,7 @@ said = [ask(nvmlDeviceGetMemoryInfo, mig), ask(nvmlDeviceGetMemoryInfo, other),
     assert "0MiB / 40192MiB" in table
 
 
-def test_errors_are_the_driver_s(sandbox: Make) -> None:
+def test_errors_are_the_drivers(sandbox: Make) -> None:
     script = """
 library = ctypes.CDLL("libnvidia-ml.so.1")
 memory, newer = c_nvmlMemory_t(), c_nvmlMemory_v2_t()

@@ -46,7 +46,7 @@ def keep_busy(process: Process) -> None:
     assert process.event_synchronize(second) == SUCCESS
 
 
-def test_only_this_container_s_processes_are_listed(sandbox: Make, worker: Start, tmp_path: Path) -> None:
+def test_only_this_containers_processes_are_listed(sandbox: Make, worker: Start, tmp_path: Path) -> None:
     inside, mine, other = two_containers(sandbox, worker, tmp_path)
     script = f"""
 others, mine = {other.pid()}, {mine.pid()}
@@ -106,7 +106,7 @@ def test_a_killed_process_is_gone_from_the_list(sandbox: Make, worker: Start) ->
     assert pids(two.nvml("nvmlDeviceGetComputeRunningProcesses")) == [two.pid()]
 
 
-def test_utilisation_is_this_container_s(sandbox: Make, worker: Start, tmp_path: Path) -> None:
+def test_utilisation_is_this_containers(sandbox: Make, worker: Start, tmp_path: Path) -> None:
     inside, mine, other = two_containers(sandbox, worker, tmp_path)
     states = "said = [part.percentage for part in nvmlDeviceGetDynamicPstatesInfo(card).utilization][:4]"
     keep_busy(other)
