@@ -45,7 +45,7 @@ VARIABLES = (
     #: Conditions on the device and its driver, as `cuda>=12.0`.
     #: default: none
     "XPU_REQUIRE",
-    #: What has to hold the limits.
+    #: How strongly the limits must hold, or the backend that holds them.
     #: default: `auto`
     "XPU_ENFORCE",
 )
@@ -53,7 +53,7 @@ VARIABLES = (
 #: Read by the interposers in the container. They request nothing, and are checked only where another variable
 #: requests something.
 FOR_PROGRAMS = (
-    #: What the libraries of `library` log.
+    #: The log of the libraries of `library`.
     #: default: one line a process
     "XPU_LOG",
 )
