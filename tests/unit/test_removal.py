@@ -56,6 +56,25 @@ def test_a_file_that_is_not_understood_and_does_not_name_us_is_nobodys_concern(e
     assert removal._unconfigure(engine("containerd"), str(path)) is False
 
 
+def test_another_installations_file_stays_and_an_engine_that_reads_it_does_not_call_us(
+    etc: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = etc / "daemon.json"
+    theirs = OURS.replace(LAUNCHER, f"{LAUNCHER}-of-another")
+    path.write_text(theirs)
+    running = [Process(os.getpid(), ("dockerd", "--config-file", str(path), "--host", "unix:///none"), 0.0)]
+    monkeypatch.setattr(docker, "DEFAULT_PATH", str(path))
+    monkeypatch.setattr(engine_processes, "running", lambda name: running if name == "dockerd" else [])
+    assert list(removal._engine("docker")) == []
+    assert path.read_text() == theirs
+    # Unless its command line says so, which nobody can change before it is started again.
+    running[:] = [Process(os.getpid(), (*running[0].words, "--add-runtime", f"xpu={LAUNCHER}"), 0.0)]
+    assert [caller.pid for caller in removal._engine("docker")] == [os.getpid()]
+    told = capsys.readouterr().err
+    assert f"the command line of process {os.getpid()} names {LAUNCHER}: take that out" in told
+    assert path.read_text() == theirs
+
+
 def test_if_one_file_cannot_be_written_the_others_are_and_its_readers_count(etc: Path) -> None:
     # A file that something is mounted on cannot be replaced.
     path = etc / "daemon.json"
