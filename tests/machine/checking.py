@@ -82,6 +82,9 @@ def xpu(*words: str) -> Any:
 class Engine:
     """A docker engine, by the socket that it listens on."""
 
+    #: Options of a container.
+    GIVEN: tuple[str, ...] = ("--detach", "--runtime=xpu", "--network=none")
+
     def __init__(self, socket: str = "/run/docker.sock") -> None:
         self.socket = socket
 
@@ -94,9 +97,9 @@ class Engine:
     @contextlib.contextmanager
     def container(self, *options: str) -> Iterator[str]:
         """Runs a sleeping container; its id."""
-        given = ["--detach", "--runtime=xpu", "--network=none", *options]
         try:
-            yield self.docker("run", "--name=checked", *given, IMAGE, "sleep", "1000").split()[-1]
+            said = self.docker("run", "--name=checked", *self.GIVEN, *options, IMAGE, "sleep", "1000")
+            yield said.split()[-1]
         finally:
             self.docker("rm", "--force", "checked")
 
@@ -104,6 +107,18 @@ class Engine:
         """The error of opening each device in the container: a path, or the major:minor of a new node."""
         said = self.docker("exec", "checked", "sh", "-c", _OPEN, "sh", *devices)
         return {line.partition(": ")[0]: line.rpartition(": ")[2] for line in said.splitlines()}
+
+
+class Podman(Engine):
+    """podman in front of runc, without our runtime."""
+
+    GIVEN = ("--detach", "--network=none")
+
+    def __init__(self) -> None:
+        self.load_image()
+
+    def docker(self, *words: str, fails: bool = False) -> str:
+        return run("podman", "--runtime=runc", *words, fails=fails)
 
 
 @contextlib.contextmanager

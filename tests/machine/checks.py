@@ -27,6 +27,7 @@ from .checking import (
     SLICE,
     SYSTEM,
     XPU,
+    Podman,
     check,
     limit_on,
     main,
@@ -116,7 +117,7 @@ def a_container_opens_its_own_gpu_and_not_the_other_also_after_a_daemon_reload()
 
 
 @check
-def in_hook_mode_a_daemon_reload_takes_the_gpu_away_which_is_why_auto_is_spec_mode_here() -> None:
+def in_hook_mode_systemd_is_told_so_that_a_daemon_reload_leaves_the_gpu() -> None:
     os.makedirs(os.path.dirname(CONFIG), exist_ok=True)
     with open(CONFIG, "w") as file:
         file.write("mode: hook\n")
@@ -125,9 +126,33 @@ def in_hook_mode_a_daemon_reload_takes_the_gpu_away_which_is_why_auto_is_spec_mo
             assert xpu("ps")[0]["mode"] == "hook"
             assert SYSTEM.openings("/dev/nvidia0", GPU1) == {"/dev/nvidia0": ALLOWED, GPU1: DENIED}
             run("systemctl", "daemon-reload")
-            assert SYSTEM.openings("/dev/nvidia0") == {"/dev/nvidia0": DENIED}
+            assert SYSTEM.openings("/dev/nvidia0", GPU1) == {"/dev/nvidia0": ALLOWED, GPU1: DENIED}
     finally:
         os.unlink(CONFIG)
+
+
+@check
+def podman_gives_a_slice_as_a_cdi_device_and_a_daemon_reload_leaves_it() -> None:
+    run(XPU, "cdi", "generate")
+    podman = Podman()
+    devices = ("--device=yoyoworks.com/xpu=slice", "--env=XPU_MEM=4G", "--env=XPU_VISIBLE_DEVICES=0")
+    expected = {"/dev/nvidia0": ALLOWED, "/dev/nvidiactl": ALLOWED, GPU1: DENIED}
+    with podman.container(*devices, "--cap-add=MKNOD") as container:
+        (entry,) = xpu("ps")
+        assert (entry["container_id"], entry["mode"], entry["memory_bytes"]) == (container, "hook", 4 * GIB)
+        assert podman.openings(*expected) == expected
+        run("systemctl", "daemon-reload")
+        assert podman.openings(*expected) == expected
+    assert nothing_is_held()
+    # Without a systemd that answers there is no slice, which the next daemon-reload would take away.
+    run("mount", "--bind", "/usr/bin/false", "/usr/bin/busctl")
+    try:
+        said = podman.docker("run", "--rm", *devices, "--network=none", IMAGE, "true", fails=True)
+    finally:
+        run("umount", "/usr/bin/busctl")
+    assert "systemd manages the container's cgroup (libpod-" in said
+    assert "cannot be told of its devices" in said and "start the container with the runtime xpu" in said
+    assert nothing_is_held()
 
 
 @check

@@ -26,8 +26,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 SUITE = "bookworm"
 PACKAGES = (
-    "apparmor", "dbus", "docker.io", "kmod", "linux-image-cloud-amd64", "python3", "systemd", "systemd-sysv",
-    "udev",
+    "apparmor", "dbus", "docker.io", "kmod", "linux-image-cloud-amd64", "podman", "python3", "systemd",
+    "systemd-sysv", "udev",
 )  # fmt: skip
 #: The longest time of a boot with all checks, in seconds; two idle cores need some 120.
 PATIENCE = 500

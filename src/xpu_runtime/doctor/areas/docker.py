@@ -7,11 +7,12 @@ read its file at any SIGHUP, so the times of file and process do not show it.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from xpu_runtime import finding, textfile
+from xpu_runtime import finding, paths, textfile
 from xpu_runtime.doctor import docker_flags
 from xpu_runtime.doctor.machine import Machine, listed
 from xpu_runtime.engines import RUNTIME_NAME, docker
@@ -29,6 +30,8 @@ _ENGINE_S = 15.0
 _MOST_BYTES = 4 << 20
 #: Runtimes that give whole devices to containers, past the ledger.
 _PAST_US = ("nvidia",)
+#: Up to 28.1 it is switched on by its file.
+_FIRST_WITH_CDI = 25
 
 
 def look(machine: Machine) -> Iterator[Finding]:
@@ -145,11 +148,16 @@ def compared(
         else:
             text = f"{who} knows xpu ({known}), and {path} does not name it (any more)"
             yield finding.warning(_CHECK, text, f"{docker.AFTER_UNCONFIGURE}, or to keep it: {again}")
+    elif ours is None and gives_cdi(told):
+        text = f"{who} does not know the runtime xpu, and gives slices as CDI devices"
+        yield finding.ok(_CHECK, text)
     elif ours is None:
         yield finding.warning(_CHECK, f"{who} does not know the runtime xpu", again)
     else:
         as_what = ", as its default" if told.get("DefaultRuntime") == RUNTIME_NAME else ""
         yield finding.ok(_CHECK, f"{who} {version} has read {path} and knows xpu ({known}){as_what}")
+    if os.path.exists(paths.cdi_file()) and not gives_cdi(told):
+        yield finding.ok(_CHECK, f"{who} gives no CDI devices: {_why_no_cdi(version, told)}")
     lost = [name for name in docker_flags.added(process) if name not in runtimes]
     if lost:
         text = f"{who} has forgotten at a reload what its command line names ({listed(lost)})"
@@ -162,3 +170,19 @@ def compared(
         if docker_flags.default(process) is not None:
             todo = f"say --default-runtime {RUNTIME_NAME} on its command line (systemctl edit docker)"
         yield finding.warning(_CHECK, text, f"{todo}, then {docker.AFTER_UNCONFIGURE}")
+
+
+def gives_cdi(told: dict[str, Any]) -> bool:
+    """Whether an engine with this answer reads our CDI file, which is there."""
+    folders = told.get("CDISpecDirs")
+    path = paths.cdi_file()
+    return isinstance(folders, list) and os.path.dirname(path) in folders and os.path.exists(path)
+
+
+def _why_no_cdi(version: str, told: dict[str, Any]) -> str:
+    if folders := told.get("CDISpecDirs"):
+        return f"it looks for files in {listed(folders)}, and ours is {paths.cdi_file()}"
+    major = version.partition(".")[0]
+    if major.isdigit() and int(major) < _FIRST_WITH_CDI:
+        return f"version {version} knows none, {_FIRST_WITH_CDI} does; use --runtime=xpu"
+    return 'it takes {"features": {"cdi": true}} in its file, and a restart; or use --runtime=xpu'
