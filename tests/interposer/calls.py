@@ -93,6 +93,28 @@ class Program(Process):
         result = self.code(name, *arguments)
         assert result == SUCCESS, (name, result)
 
+    def create(self, size: int, *place: int, **properties: int) -> int:
+        """The handle of new mappable memory with these allocation_properties."""
+        return self.get("cuMemCreate", OUT, size, buffer(allocation_properties(*place, **properties)), 0)
+
+    def mapped(self, handle: int, size: int) -> int:
+        """The address of the memory, whose handle is then released."""
+        place = self.get("cuMemAddressReserve", OUT, size, 0, 0, 0)
+        self.do("cuMemMap", place, size, 0, handle, 0)
+        self.do("cuMemRelease", handle)
+        return place
+
+    def create_pool(self, *place: Any, **properties: Any) -> int:
+        """A new pool with these pool_properties."""
+        return self.get("cuMemPoolCreate", OUT, buffer(pool_properties(*place, **properties)))
+
+    def multicast(self, size: int, devices: int = 2) -> int:
+        """A multicast object with all of its devices."""
+        handle = self.get("cuMulticastCreate", OUT, buffer(struct.pack("<I4xQQQ", devices, size, 0, 0)))
+        for device in range(devices):
+            self.do("cuMulticastAddDevice", handle, device)
+        return handle
+
     def free_memory(self) -> int:
         """The free bytes by cuMemGetInfo."""
         return self.get("cuMemGetInfo_v2", OUT, OUT)

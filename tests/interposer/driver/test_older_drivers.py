@@ -24,7 +24,6 @@ from ..calls import (
     Program,
     Start,
     allocation_node,
-    allocation_properties,
     buffer,
     kinds,
     location,
@@ -193,16 +192,8 @@ def advise(user: Program, sandbox: Sandbox) -> None:
         user.do("cuMemAdvise_v2", managed(user), 4 * MIB, SET_PREFERRED_LOCATION, place)
 
 
-def team(user: Program) -> tuple[int, int]:
-    """A multicast object of both cards, and memory on the first."""
-    multicast = user.get("cuMulticastCreate", OUT, buffer(struct.pack("<I4xQQQ", 2, SIZE, 0, 0)))
-    for device in (0, 1):
-        user.do("cuMulticastAddDevice", multicast, device)
-    return multicast, user.get("cuMemCreate", OUT, SIZE, buffer(allocation_properties()), 0)
-
-
 def bind_memory(user: Program, sandbox: Sandbox) -> None:
-    multicast, memory = team(user)
+    multicast, memory = user.multicast(SIZE), user.create(SIZE)
     assert user.code("cuMulticastBindMem_v2", multicast, 1, 0, memory, 0, SIZE, 0) == INVALID_VALUE
     user.do("cuMulticastBindMem_v2", multicast, 0, 0, memory, 0, SIZE, 0)
     user.do("cuMemRelease", memory)
@@ -212,10 +203,8 @@ def bind_memory(user: Program, sandbox: Sandbox) -> None:
 
 
 def bind_address(user: Program, sandbox: Sandbox) -> None:
-    multicast, memory = team(user)
-    place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
-    user.do("cuMemMap", place, SIZE, 0, memory, 0)
-    user.do("cuMemRelease", memory)
+    multicast = user.multicast(SIZE)
+    place = user.mapped(user.create(SIZE), SIZE)
     assert user.code("cuMulticastBindAddr_v2", multicast, 1, 0, place, SIZE, 0) == INVALID_VALUE
     user.do("cuMulticastBindAddr_v2", multicast, 0, 0, place, SIZE, 0)
     user.do("cuMemUnmap", place, SIZE)

@@ -1,8 +1,8 @@
 /*
- * A process that has no memory for the interposer's table: calloc fails where the interposer calls it, once
- * `fails` is set, and nowhere else. Allocates pieces of 4 MiB in each way that gives one object, until each
- * is refused; then one in each way, without the failure. It prints the results and the number of pieces of
- * each round, and waits for a line before each and at the end.
+ * A process without memory for the interposer's table: once `fails` is set, calloc fails for the interposer
+ * alone. It allocates pieces of 4 MiB in each way that gives one object, until each is refused, and then one
+ * in each way without the failure. It prints the results and the number of pieces of each round, and waits
+ * for a line before each and at the end.
  */
 #define _GNU_SOURCE
 #include "../../../native/headers/cuda/cuda_api.h"
@@ -34,7 +34,7 @@ static void need(CUresult result, const char *what) {
 
 #define NEED(call) need(call, #call)
 
-/* Most of the table's parts are empty, and need memory for their first entry. */
+/* Most parts of the table are empty, and need memory for their first entry. */
 #define UNTIL_REFUSED(call)                                                                                  \
     do {                                                                                                     \
         CUresult result = call;                                                                              \

@@ -8,7 +8,7 @@ from typing import Any
 
 from support import GIB, MIB
 
-from ..calls import OUT, SUCCESS, Program, Start, allocation_properties, buffer, kinds, unowned
+from ..calls import SUCCESS, Program, Start, buffer, kinds, unowned
 from ..sandboxes import Sandbox
 
 Make = Callable[..., Sandbox]
@@ -29,15 +29,11 @@ def endpoint(user: Program, kind: int = UNICAST, number: int = 0) -> int:
     return id_
 
 
-def create(user: Program, device: int = 0) -> int:
-    return user.get("cuMemCreate", OUT, SIZE, buffer(allocation_properties(number=device)), 0)
-
-
 def test_bound_memory_is_charged_until_it_is_unbound(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=CARDS, way=any_way)
     id_ = endpoint(user, MULTICAST, 2)
     for device in (0, 1):
-        handle = create(user, device)
+        handle = user.create(SIZE, number=device)
         user.do("cuLogicalEndpointBindMem", id_, device, 0, handle, 0, SIZE, 0)
         user.do("cuMemRelease", handle)
         assert kinds(user.sandbox, device)["vmm"] == SIZE
@@ -55,10 +51,7 @@ def test_bound_memory_is_charged_until_it_is_unbound(caller: Start, any_way: str
 def test_memory_bound_by_its_address_is_charged_until_it_is_unbound(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=CARDS, way=any_way)
     id_ = endpoint(user)
-    place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
-    handle = create(user)
-    user.do("cuMemMap", place, SIZE, 0, handle, 0)
-    user.do("cuMemRelease", handle)
+    place = user.mapped(user.create(SIZE), SIZE)
     user.do("cuLogicalEndpointBindAddr", id_, 0, 0, place, SIZE, 0)
     user.do("cuMemUnmap", place, SIZE)
     assert kinds(user.sandbox)["vmm"] == SIZE
@@ -69,7 +62,7 @@ def test_memory_bound_by_its_address_is_charged_until_it_is_unbound(caller: Star
 def test_a_binding_that_the_driver_refuses_holds_nothing(caller: Start) -> None:
     user = caller(1 * GIB, topology=CARDS)
     id_ = endpoint(user)
-    handle = create(user)
+    handle = user.create(SIZE)
     assert user.code("cuLogicalEndpointBindMem", id_, 0, SIZE, handle, 0, SIZE, 0) != SUCCESS
     user.do("cuMemRelease", handle)
     assert "vmm" not in kinds(user.sandbox)
@@ -81,7 +74,7 @@ def test_memory_that_an_import_may_reach_outlives_its_maker_in_the_account(
     one = sandbox(1 * GIB, topology=CARDS)
     maker, other = caller(one), caller(one)
     id_ = endpoint(maker)
-    handle = create(maker)
+    handle = maker.create(SIZE)
     maker.do("cuLogicalEndpointBindMem", id_, 0, 0, handle, 0, SIZE, 0)
     shared = maker.bytes("cuLogicalEndpointExport", {"out": 64}, id_, FABRIC)
     opened = other.get("cuLogicalEndpointIdReserve", {"out": 4}, 1)

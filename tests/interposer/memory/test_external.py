@@ -16,7 +16,6 @@ from ..calls import (
     SUCCESS,
     Program,
     Start,
-    allocation_properties,
     buffer,
     kinds,
 )
@@ -34,7 +33,7 @@ def description(fd: int, size: int) -> dict[str, str]:
 
 def exported(user: Program, size: int) -> int:
     """A descriptor as Vulkan exports it, of memory that is not in this sandbox's account."""
-    handle = user.get("cuMemCreate", OUT, size, buffer(allocation_properties(handles=POSIX_FD)), 0)
+    handle = user.create(size, handles=POSIX_FD)
     return user.get("cuMemExportToShareableHandle", {"out": 4}, handle, POSIX_FD, 0)
 
 

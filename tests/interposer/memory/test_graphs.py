@@ -207,7 +207,7 @@ def test_graphs_that_run_at_once_need_memory_each(caller: Start, any_way: str) -
 
 
 def test_a_graph_has_its_memory_in_the_stream_of_its_upload(caller: Start, any_way: str) -> None:
-    """That may be the thread's own: in it another graph that shares the memory comes before or after it."""
+    """The stream may be the thread's own. Another graph with the same memory runs in it before or after."""
     user = caller(1 * GIB, way=any_way)
     params = buffer(struct.pack("<QQQi4x", UPLOAD, 0, 0, 0))
     exec_ = user.get("cuGraphInstantiateWithParams", OUT, alloc_and_free(user, 64 * MIB), params)

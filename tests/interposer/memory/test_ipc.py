@@ -19,7 +19,6 @@ from ..calls import (
     Start,
     buffer,
     kinds,
-    pool_properties,
     unowned,
     value,
 )
@@ -153,7 +152,7 @@ def test_a_wait_for_another_processs_event_works_and_takes_no_memory(
 def test_an_imported_pool_is_charged_to_its_maker(sandbox: Make, caller: Start) -> None:
     one = sandbox(1 * GIB)
     maker, guest = caller(one), caller(one)
-    pool = maker.get("cuMemPoolCreate", OUT, buffer(pool_properties(handles=POSIX_FD)))
+    pool = maker.create_pool(handles=POSIX_FD)
     pointer = maker.get("cuMemAllocFromPoolAsync", OUT, 64 * MIB, pool, 0)
     fd = maker.get("cuMemPoolExportToShareableHandle", {"out": 4}, pool, POSIX_FD, 0)
     data = maker.bytes("cuMemPoolExportPointer", {"out": 64}, pointer)

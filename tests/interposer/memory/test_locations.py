@@ -51,7 +51,7 @@ def test_mappable_memory_of_a_part_is_its_devices(caller: Start, any_way: str) -
     assert "vmm" not in kinds(user.sandbox, 0)
     assert create(user, 2 * GIB, LOCALITY_DOMAIN, ON_1) == OUT_OF_MEMORY
     assert kinds(user.sandbox, 1)["vmm"] == SIZE
-    handle = user.get("cuMemCreate", OUT, SIZE, buffer(allocation_properties(LOCALITY_DOMAIN, ON_0)), 0)
+    handle = user.create(SIZE, LOCALITY_DOMAIN, ON_0)
     assert kinds(user.sandbox, 0)["vmm"] == SIZE
     user.do("cuMemRelease", handle)
     assert "vmm" not in kinds(user.sandbox, 0)
@@ -59,7 +59,7 @@ def test_mappable_memory_of_a_part_is_its_devices(caller: Start, any_way: str) -
 
 def test_a_pool_of_a_part_is_its_devices(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=DOMAINS, way=any_way, device=1)
-    pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties(LOCALITY_DOMAIN, ON_1)))
+    pool = user.create_pool(LOCALITY_DOMAIN, ON_1)
     pointer = user.get("cuMemAllocFromPoolAsync", OUT, SIZE, pool, 0)
     assert kinds(user.sandbox, 1)["pool"] == SIZE
     assert user.code("cuMemAllocFromPoolAsync", OUT, 2 * GIB, pool, 0) == OUT_OF_MEMORY
@@ -108,7 +108,7 @@ def test_memory_of_a_part_can_be_bound_to_multicast_objects(caller: Start) -> No
     object_ = user.get("cuMulticastCreate", OUT, buffer(struct.pack("<I4xQQQ", 2, SIZE, 0, 0)))
     for device in (0, 1):
         user.do("cuMulticastAddDevice", object_, device)
-    handle = user.get("cuMemCreate", OUT, SIZE, buffer(allocation_properties(LOCALITY_DOMAIN, ON_1)), 0)
+    handle = user.create(SIZE, LOCALITY_DOMAIN, ON_1)
     user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
     user.do("cuMemRelease", handle)
     assert kinds(user.sandbox, 1)["vmm"] == SIZE

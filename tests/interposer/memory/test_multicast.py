@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from support import GIB, MIB
 
-from ..calls import OUT, SUCCESS, Program, Start, allocation_properties, buffer, kinds
+from ..calls import OUT, SUCCESS, Start, buffer, kinds
 
 PAGE = 2 * MIB
 SIZE = 64 * MIB
@@ -15,25 +14,12 @@ SIZE = 64 * MIB
 SWITCHED: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "H200", "count": 2, "multicast": True}]}
 
 
-def team(user: Program, devices: int = 2) -> int:
-    """An object of SIZE bytes with all of its devices."""
-    properties = buffer(struct.pack("<I4xQQQ", devices, SIZE, 0, 0))
-    handle = user.get("cuMulticastCreate", OUT, properties)
-    for device in range(devices):
-        user.do("cuMulticastAddDevice", handle, device)
-    return handle
-
-
-def create(user: Program, size: int = SIZE, device: int = 0) -> int:
-    return user.get("cuMemCreate", OUT, size, buffer(allocation_properties(number=device)), 0)
-
-
 def test_bound_memory_is_charged_until_it_is_unbound(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=SWITCHED, way=any_way)
-    object_ = team(user)
+    object_ = user.multicast(SIZE)
     assert "vmm" not in kinds(user.sandbox)
     for device in (0, 1):
-        handle = create(user, device=device)
+        handle = user.create(SIZE, number=device)
         user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
         user.do("cuMemRelease", handle)
         assert kinds(user.sandbox, device)["vmm"] == SIZE
@@ -48,11 +34,8 @@ def test_bound_memory_is_charged_until_it_is_unbound(caller: Start, any_way: str
 
 def test_memory_bound_by_its_address_is_charged_until_it_is_unbound(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, topology=SWITCHED, way=any_way)
-    object_ = team(user)
-    place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
-    handle = create(user)
-    user.do("cuMemMap", place, SIZE, 0, handle, 0)
-    user.do("cuMemRelease", handle)
+    object_ = user.multicast(SIZE)
+    place = user.mapped(user.create(SIZE), SIZE)
     user.do("cuMulticastBindAddr", object_, 0, place, SIZE, 0)
     user.do("cuMemUnmap", place, SIZE)
     assert kinds(user.sandbox)["vmm"] == SIZE
@@ -62,14 +45,12 @@ def test_memory_bound_by_its_address_is_charged_until_it_is_unbound(caller: Star
 
 def test_the_end_of_an_object_is_the_end_of_its_bindings(caller: Start) -> None:
     user = caller(1 * GIB, topology=SWITCHED)
-    object_ = team(user)
-    handle = create(user)
+    object_ = user.multicast(SIZE)
+    handle = user.create(SIZE)
     user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
     user.do("cuMemRelease", handle)
     # Like memory, it lives while it is mapped.
-    place = user.get("cuMemAddressReserve", OUT, SIZE, 0, 0, 0)
-    user.do("cuMemMap", place, SIZE, 0, object_, 0)
-    user.do("cuMemRelease", object_)
+    place = user.mapped(object_, SIZE)
     assert kinds(user.sandbox)["vmm"] == SIZE
     user.do("cuMemUnmap", place, SIZE)
     assert "vmm" not in kinds(user.sandbox)
@@ -77,13 +58,13 @@ def test_the_end_of_an_object_is_the_end_of_its_bindings(caller: Start) -> None:
 
 def test_parts_of_an_object_are_bound_and_unbound_by_themselves(caller: Start) -> None:
     user = caller(1 * GIB, topology=SWITCHED)
-    object_ = team(user)
-    handles = [create(user, PAGE) for _ in range(2)]
+    object_ = user.multicast(SIZE)
+    handles = [user.create(PAGE) for _ in range(2)]
     for at, handle in enumerate(handles):
         user.do("cuMulticastBindMem", object_, at * PAGE, handle, 0, PAGE, 0)
         user.do("cuMemRelease", handle)
     # The same memory is bound at two places. It lives until both are unbound.
-    both = create(user, PAGE)
+    both = user.create(PAGE)
     for at in (2, 3):
         user.do("cuMulticastBindMem", object_, at * PAGE, both, 0, PAGE, 0)
     user.do("cuMemRelease", both)
@@ -94,8 +75,8 @@ def test_parts_of_an_object_are_bound_and_unbound_by_themselves(caller: Start) -
 
 def test_a_failed_call_changes_nothing(caller: Start) -> None:
     user = caller(1 * GIB, topology=SWITCHED)
-    object_ = team(user)
-    handle, other = create(user), create(user)
+    object_ = user.multicast(SIZE)
+    handle, other = user.create(SIZE), user.create(SIZE)
     user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
     assert user.code("cuMulticastBindMem", object_, 0, other, 0, SIZE, 0) != SUCCESS
     assert user.code("cuMulticastBindMem", object_, SIZE, other, 0, PAGE, 0) != SUCCESS
@@ -112,8 +93,8 @@ def test_a_failed_call_changes_nothing(caller: Start) -> None:
 
 def test_a_forked_child_has_no_bindings(caller: Start) -> None:
     user = caller(1 * GIB, topology=SWITCHED)
-    object_ = team(user)
-    handle = create(user)
+    object_ = user.multicast(SIZE)
+    handle = user.create(SIZE)
     user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
     user.do("cuMemRelease", handle)
     assert user.fork("cuMulticastUnbind", object_, 0, 0, SIZE)[0] != SUCCESS

@@ -23,7 +23,6 @@ from ..calls import (
     buffer,
     kinds,
     location,
-    pool_properties,
     u64,
 )
 from ..sandboxes import Sandbox
@@ -114,7 +113,7 @@ def test_a_pools_unused_memory_gives_way_to_other_memory(caller: Start) -> None:
     assert "pool" not in kinds(user.sandbox)
     # The same the other way round: another pool's unused memory gives way to this pool's.
     user.do("cuMemFree_v2", pointer)
-    other = user.get("cuMemPoolCreate", OUT, buffer(pool_properties()))
+    other = user.create_pool()
     user.do("cuMemPoolSetAttribute", other, RELEASE_THRESHOLD, u64(ALL))
     user.do("cuMemFreeAsync", alloc(user, free, other), 0)
     assert alloc(user, free)
@@ -142,7 +141,7 @@ def test_other_memory_may_be_freed_as_that_of_a_pool(caller: Start, any_way: str
 
 def test_a_programs_own_pool_is_charged(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
-    pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties()))
+    pool = user.create_pool()
     pointer = alloc(user, 10 * MIB, pool)
     assert kinds(user.sandbox)["pool"] == attribute(user, pool, RESERVED)
     user.do("cuMemFreeAsync", pointer, 0)
@@ -153,7 +152,7 @@ def test_a_programs_own_pool_is_charged(caller: Start, any_way: str) -> None:
 def test_a_destroyed_pool_is_charged_until_its_last_pointer_is_freed(caller: Start) -> None:
     user = caller(1 * GIB)
     for free in ("cuMemFree_v2", "cuMemFreeAsync"):
-        pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties()))
+        pool = user.create_pool()
         pointers = [alloc(user, 40 * MIB, pool), alloc(user, 40 * MIB, pool)]
         user.do("cuMemPoolDestroy", pool)
         user.do(free, pointers[0], 0)
@@ -165,7 +164,7 @@ def test_a_destroyed_pool_is_charged_until_its_last_pointer_is_freed(caller: Sta
 def test_pools_are_made_and_destroyed_without_end(caller: Start) -> None:
     user = caller(256 * MIB)
     for _ in range(50):
-        pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties()))
+        pool = user.create_pool()
         pointer = alloc(user, 100 * MIB, pool)
         user.do("cuMemFreeAsync", pointer, 0)
         user.do("cuMemPoolDestroy", pool)
@@ -174,7 +173,7 @@ def test_pools_are_made_and_destroyed_without_end(caller: Start) -> None:
 
 def test_a_devices_pool_can_be_another_one(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
-    pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties()))
+    pool = user.create_pool()
     user.do("cuDeviceSetMemPool", 0, pool)
     assert user.get("cuDeviceGetMemPool", OUT, 0) == pool
     pointer = alloc(user, 64 * MIB)
@@ -188,7 +187,7 @@ def test_a_devices_pool_can_be_another_one(caller: Start, any_way: str) -> None:
 def test_a_pool_in_host_memory_is_not_counted(caller: Start) -> None:
     user = caller(256 * MIB)
     before = user.sandbox.total()
-    pool = user.get("cuMemPoolCreate", OUT, buffer(pool_properties(HOST)))
+    pool = user.create_pool(HOST)
     pointer = alloc(user, 512 * MIB, pool)
     assert user.sandbox.total() == before
     user.do("cuMemFreeAsync", pointer, 0)
@@ -204,7 +203,7 @@ def test_a_devices_pools_are_charged_by_location(caller: Start, any_way: str) ->
     before = user.sandbox.total()
     assert alloc(user, 512 * MIB, host)
     assert user.sandbox.total() == before
-    own = user.get("cuMemPoolCreate", OUT, buffer(pool_properties()))
+    own = user.create_pool()
     user.do("cuMemSetMemPool", buffer(location(DEVICE)), 1, own)
     assert user.get("cuMemGetMemPool", OUT, buffer(location(DEVICE)), 1) == own
     alloc(user, 10 * MIB)

@@ -32,10 +32,6 @@ PAGE = 2 * MIB
 SPARSE = 0x40  # CUDA_ARRAY3D_SPARSE
 
 
-def create(user: Program, size: int, **properties: int) -> int:
-    return user.get("cuMemCreate", OUT, size, buffer(allocation_properties(**properties)), 0)
-
-
 def code(user: Program, size: int, **properties: int) -> int:
     return user.code("cuMemCreate", OUT, size, buffer(allocation_properties(**properties)), 0)
 
@@ -47,13 +43,13 @@ def reserve(user: Program, size: int) -> int:
 def test_the_limit_is_exact_and_released_memory_comes_back(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
     free = user.free_memory() // PAGE * PAGE
-    first, second = create(user, free - PAGE), create(user, PAGE)
+    first, second = user.create(free - PAGE), user.create(PAGE)
     assert kinds(user.sandbox)["vmm"] == free
     assert code(user, PAGE) == OUT_OF_MEMORY
     assert user.free_memory() < PAGE
     user.do("cuMemRelease", second)
     assert kinds(user.sandbox)["vmm"] == free - PAGE
-    third = create(user, PAGE)
+    third = user.create(PAGE)
     for handle in (first, third):
         user.do("cuMemRelease", handle)
     assert "vmm" not in kinds(user.sandbox)
@@ -63,7 +59,7 @@ def test_the_limit_is_exact_and_released_memory_comes_back(caller: Start, any_wa
 def test_memory_lives_while_it_has_a_handle_or_is_mapped(caller: Start, any_way: str) -> None:
     user = caller(1 * GIB, way=any_way)
     place = reserve(user, 128 * MIB)
-    handle = create(user, 64 * MIB)
+    handle = user.create(64 * MIB)
     user.do("cuMemMap", place, 64 * MIB, 0, handle, 0)
     user.do("cuMemRelease", handle)
     assert kinds(user.sandbox)["vmm"] == 64 * MIB
@@ -81,7 +77,7 @@ def test_memory_lives_while_it_has_a_handle_or_is_mapped(caller: Start, any_way:
 def test_a_handle_mapped_twice_is_charged_once(caller: Start) -> None:
     user = caller(1 * GIB)
     place = reserve(user, 64 * MIB)
-    handle = create(user, 32 * MIB)
+    handle = user.create(32 * MIB)
     for at in (place, place + 32 * MIB):
         user.do("cuMemMap", at, 32 * MIB, 0, handle, 0)
     user.do("cuMemRelease", handle)
@@ -96,7 +92,7 @@ def test_several_mappings_are_unmapped_at_once(caller: Start) -> None:
     user = caller(1 * GIB)
     place = reserve(user, 8 * PAGE)
     for at in range(place, place + 8 * PAGE, PAGE):
-        handle = create(user, PAGE)
+        handle = user.create(PAGE)
         user.do("cuMemMap", at, PAGE, 0, handle, 0)
         user.do("cuMemRelease", handle)
     assert kinds(user.sandbox)["vmm"] == 8 * PAGE
@@ -112,7 +108,7 @@ def test_memory_of_the_host_is_not_counted(caller: Start) -> None:
     user = caller(256 * MIB)
     before = user.sandbox.total()
     place = reserve(user, 512 * MIB)
-    handle = create(user, 512 * MIB, kind=HOST)
+    handle = user.create(512 * MIB, kind=HOST)
     user.do("cuMemMap", place, 512 * MIB, 0, handle, 0)
     user.do("cuMemRelease", handle)
     assert user.sandbox.total() == before
@@ -128,7 +124,7 @@ def test_a_failed_call_is_not_charged(caller: Start, size: int) -> None:
     assert code(user, PAGE, number=7) != SUCCESS
     assert user.code("cuMemCreate", OUT, PAGE, None, 0) != SUCCESS
     assert user.sandbox.total() == before
-    handle = create(user, PAGE)
+    handle = user.create(PAGE)
     assert user.code("cuMemMap", 0x1000, PAGE, 0, handle, 0) != SUCCESS
     user.do("cuMemRelease", handle)
     assert user.sandbox.total() == before
@@ -136,7 +132,7 @@ def test_a_failed_call_is_not_charged(caller: Start, size: int) -> None:
 
 def test_an_unknown_handle_changes_nothing(caller: Start) -> None:
     user = caller(1 * GIB)
-    create(user, PAGE)
+    user.create(PAGE)
     before = user.sandbox.total()
     assert user.code("cuMemUnmap", 0x200000, PAGE) != SUCCESS
     assert user.code("cuMemRetainAllocationHandle", OUT, 0x200000) != SUCCESS
@@ -150,7 +146,7 @@ def test_expandable_segments_are_charged_by_their_mapped_pages(caller: Start) ->
     access = buffer(location(DEVICE) + struct.pack("<i", 3))
     fit = user.free_memory() // step
     for at in range(place, place + fit * step, step):
-        handle = create(user, step)
+        handle = user.create(step)
         user.do("cuMemMap", at, step, 0, handle, 0)
         user.do("cuMemSetAccess", at, step, access, 1)
         user.do("cuMemRelease", handle)
@@ -158,7 +154,7 @@ def test_expandable_segments_are_charged_by_their_mapped_pages(caller: Start) ->
     assert code(user, step) == OUT_OF_MEMORY
     user.do("cuMemUnmap", place, 10 * step)
     assert kinds(user.sandbox)["vmm"] == (fit - 10) * step
-    user.do("cuMemMap", place, step, 0, create(user, step), 0)
+    user.do("cuMemMap", place, step, 0, user.create(step), 0)
     user.do("cuMemUnmap", place + 10 * step, (fit - 10) * step)
     assert kinds(user.sandbox)["vmm"] == step
 
@@ -166,7 +162,7 @@ def test_expandable_segments_are_charged_by_their_mapped_pages(caller: Start) ->
 def test_an_import_is_charged_to_its_maker(sandbox: Make, caller: Start, any_way: str) -> None:
     one = sandbox(1 * GIB)
     maker, guest = caller(one, way=any_way), caller(one, way=any_way)
-    handle = create(maker, 64 * MIB, handles=POSIX_FD)
+    handle = maker.create(64 * MIB, handles=POSIX_FD)
     fd = maker.get("cuMemExportToShareableHandle", {"out": 4}, handle, POSIX_FD, 0)
     before = one.total()
     mine = guest.take_fd(maker.popen.pid, fd)
@@ -189,23 +185,23 @@ def test_the_end_of_its_maker_does_not_give_back_open_memory(sandbox: Make, call
     one = sandbox(1 * GIB)
     maker, guest = caller(one), caller(one)
     free = guest.free_memory() // PAGE * PAGE
-    handle = create(maker, 512 * MIB, handles=POSIX_FD)
+    handle = maker.create(512 * MIB, handles=POSIX_FD)
     fd = maker.get("cuMemExportToShareableHandle", {"out": 4}, handle, POSIX_FD, 0)
     there = guest.get("cuMemImportFromShareableHandle", OUT, guest.take_fd(maker.popen.pid, fd), POSIX_FD)
     maker.kill()
     assert code(guest, free) == OUT_OF_MEMORY
     guest.do("cuMemRelease", there)
-    create(guest, free)
+    guest.create(free)
 
 
 def test_two_processes_share_the_limit_and_a_killed_one_gives_back(sandbox: Make, caller: Start) -> None:
     one = sandbox(1 * GIB)
     users = [caller(one), caller(one)]
     free = users[0].free_memory() // PAGE * PAGE
-    create(users[0], free)
+    users[0].create(free)
     assert code(users[1], PAGE) == OUT_OF_MEMORY
     users[0].kill()
-    create(users[1], free)
+    users[1].create(free)
 
 
 def sparse_array(user: Program, side: int) -> int:
@@ -229,7 +225,7 @@ def test_tiles_of_sparse_arrays_hold_their_memory(caller: Start, any_way: str) -
     array = sparse_array(user, 1024)
     side = user.get("cuArrayGetSparseProperties", {"out": 64}, array) & 0xFFFFFFFF
     assert user.sandbox.total() == sum(kinds(user.sandbox).values()) - kinds(user.sandbox).get("array", 0)
-    first, second = create(user, PAGE, tiles=1), create(user, PAGE, tiles=1)
+    first, second = user.create(PAGE, tiles=1), user.create(PAGE, tiles=1)
     user.do("cuMemMapArrayAsync", region(array, first, side), 1, 0)
     user.do("cuMemRelease", first)
     assert kinds(user.sandbox)["vmm"] == 2 * PAGE
@@ -242,7 +238,7 @@ def test_tiles_of_sparse_arrays_hold_their_memory(caller: Start, any_way: str) -
     user.do("cuMemMapArrayAsync", region(array, 0, side), 1, 0)
     assert "vmm" not in kinds(user.sandbox)
     # The end of the array does the same.
-    third = create(user, PAGE, tiles=1)
+    third = user.create(PAGE, tiles=1)
     user.do("cuMemMapArrayAsync", region(array, third, side), 1, 0)
     user.do("cuMemRelease", third)
     assert kinds(user.sandbox)["vmm"] == PAGE
@@ -252,9 +248,9 @@ def test_tiles_of_sparse_arrays_hold_their_memory(caller: Start, any_way: str) -
 
 def test_each_device_has_its_own_limit(caller: Start) -> None:
     user = caller(1 * GIB, 256 * MIB, topology="2xT4-R580")
-    create(user, 512 * MIB)
+    user.create(512 * MIB)
     # The context is the first device's, the memory is the second's.
-    handle = create(user, 256 * MIB, number=1)
+    handle = user.create(256 * MIB, number=1)
     assert code(user, PAGE, number=1) == OUT_OF_MEMORY
     assert (kinds(user.sandbox)["vmm"], kinds(user.sandbox, 1)["vmm"]) == (512 * MIB, 256 * MIB)
     user.do("cuMemRelease", handle)
