@@ -35,8 +35,7 @@ case "$*" in
     while grep -qs . "/proc/$process/cmdline"; do sleep 0.1; done
     $words > /run/dockerd.log 2>&1 < /dev/null &
     until docker version > /dev/null 2>&1; do sleep 0.1; done ;;
-"start xpu-agent"|"enable --now xpu-agent") xpu agent > /run/agent.log 2>&1 & sleep 1 ;;
-"stop xpu-agent") kill "$(cat /run/agent.pid)" ;;
+"start xpu-agent"|"restart xpu-agent"|"enable --now xpu-agent") xpu agent > /run/agent.log 2>&1 & sleep 1 ;;
 *) echo "systemctl $*: not on this machine" >&2; exit 1 ;;
 esac
 """
@@ -70,8 +69,7 @@ class Reader(Docker):
         self._done("busybox", "ip", "link", "set", "lo", "up")
         machine.path("/usr/bin/systemctl").write_text(_SYSTEMCTL)
         machine.path("/usr/bin/systemctl").chmod(0o755)
-        machine.path(f"{self._HOME}/build/probe").mkdir(parents=True)
-        shutil.copy(REPOSITORY / "build/probe/cuda-probe", machine.path(f"{self._HOME}/build/probe"))
+        shutil.copy(REPOSITORY / "build/probe/cuda-probe", machine.path(self._HOME))
         for deb in debs:
             shutil.copy(deb, machine.path(self._HOME))
         for command, has_engine in (
