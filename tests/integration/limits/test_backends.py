@@ -22,11 +22,14 @@ Bundles = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def with_paper(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation with one more file in the folder of its backends, and no other change."""
+    """An installation with two more files in the folder of its backends: the paper, and the smallest
+    one of the developers' page."""
     prefix = tmp_path_factory.mktemp("installed") / "prefix"
     shutil.copytree(installed, prefix, symlinks=True)
     backends = prefix / "lib/xpu-container-runtime/python/xpu_runtime/limits/backends"
     shutil.copy(REPOSITORY / "tests/support/paper.py", backends / "paper.py")
+    page = (REPOSITORY / "docs/developers/add-a-backend.md").read_text()
+    (backends / "slip.py").write_text(page.partition("```python\n")[2].partition("```\n")[0])
     return prefix
 
 
@@ -69,6 +72,14 @@ def test_it_holds_both_kinds_of_limits_shows_them_and_lifts_them(paper_node: Nod
     paper_node.xpu("release", container, "--force")
     assert written(paper_node, container) == []
     assert list(place.iterdir()) == []
+
+
+def test_the_smallest_one_of_the_developers_page_books_memory(paper_node: Node, bundles: Bundles) -> None:
+    asked = ("XPU_MEM=1G", "XPU_ENFORCE=slip")
+    assert "memory: held by slip (soft)" in paper_node.xpu("explain", "-e", asked[0], "-e", asked[1]).stdout
+    sleeper(paper_node, bundles, *asked)
+    (entry,) = paper_node.json("ps")
+    assert (entry["memory_backend"], entry["memory_strength"]) == ("slip", "soft")
 
 
 def test_both_limits_change_while_the_container_runs(paper_node: Node, bundles: Bundles) -> None:
