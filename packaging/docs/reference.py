@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from parts import commands, errors, events, metrics, outputs, tree, variables
+from parts import commands, engines, errors, events, metrics, outputs, tree, variables
 from parts.markdown import WIDTH
 
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _REFERENCE = ("commands", "configuration", "errors", "events", "json", "metrics", "variables")
-_PAGES = ("ARCHITECTURE.md", *(f"docs/reference/{name}.md" for name in _REFERENCE))
+_PAGES = ("ARCHITECTURE.md", "docs/how-to/engines.md", *(f"docs/reference/{name}.md" for name in _REFERENCE))
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -65,6 +65,7 @@ def _too_long() -> Iterator[str]:
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands.commands,
     "configuration": tree.configuration,
+    "engines": engines.table,
     "errors-codes": errors.codes,
     "errors-lines": errors.lines,
     "errors-refusals": errors.refusals,

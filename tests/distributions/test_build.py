@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.engine_table import tried
+
 from .root import Root
 from .test_packages import PACKAGES, image_in, install
 from .ways import IMAGE, Docker
@@ -95,6 +97,7 @@ class Build:
         return found
 
 
+@tried("build")
 @pytest.mark.parametrize("builder", ["docker's first", "BuildKit", "podman"])
 def test_a_step_of_a_build(root: Callable[..., Root], debs: list[Path], builder: str) -> None:
     packages = (

@@ -11,6 +11,7 @@ import pytest
 
 import image
 from support import GIB, REPOSITORY
+from support.engine_table import tried
 
 from .root import Root
 from .test_packages import install
@@ -34,6 +35,7 @@ def with_podman(root: Callable[..., Root], debs: list[Path]) -> Root:
     return machine
 
 
+@tried("hooks.d")
 def test_an_annotation_asks_for_a_slice_without_a_runtime_of_ours(
     root: Callable[..., Root], debs: list[Path]
 ) -> None:

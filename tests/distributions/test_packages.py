@@ -16,6 +16,7 @@ import pytest
 
 import image
 from support import GIB, REPOSITORY
+from support.engine_table import tried
 
 from .root import Root
 from .ways import IMAGE, WAYS, Crun, Runc, Way
@@ -89,6 +90,7 @@ def told(machine: Root, *command: str) -> Any:
     return json.loads(done.stdout)
 
 
+@tried("runc", "ctr", "docker")
 @pytest.mark.parametrize(("machine", "way"), JOBS, indirect=True, scope="module")
 def test_the_main_job(machine: Root, way: Way) -> None:
     way.start("held", ["XPU_MEM=10G"], "cuda-probe", "alloc", "3000", "--hold")

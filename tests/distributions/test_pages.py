@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import REPOSITORY, pages
+from support.engine_table import tried
 from support.oci_images import write_archive
 
 from .root import Root
@@ -107,6 +108,7 @@ class Reader(Docker):
         assert pages.matches(said, step.prints), f"# {step.words}\n{said}\n\nthe page has\n{step.prints}"
 
 
+@tried("docker", "compose", "cdi", "gpus", "podman", "ctr", "build")
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
 def test_what_a_page_says_is_what_happens(page: Path, debs: list[Path]) -> None:
     machine = Root("trixie", packages=_PACKAGES, network=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from support import GIB
+from support.engine_table import tried
 
 from .cluster import Cluster
 from .conftest import Pods
 from .objects import container, pod
 
 
+@tried("cri")
 def test_a_pod_of_the_runtime_class_gets_the_slice_that_its_variable_asks_for(pods: Pods) -> None:
     pods.create(pod("slice", container("cuda-probe", "info", env={"XPU_MEM": "4G"})))
     pods.wait("slice", "Succeeded")

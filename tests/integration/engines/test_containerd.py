@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support import GIB
+from support.engine_table import tried
 from support.oci_images import write_archive
 from xpu_runtime.engines.containerd import reader
 
@@ -98,6 +99,7 @@ def ctr(engines: Engines, image: None, node: Node) -> Iterator[Ctr]:
     found.remove_all()
 
 
+@tried("ctr")
 def test_a_container_of_containerd_sees_and_is_held_to_its_slice(ctr: Ctr) -> None:
     done = ctr.run(["--env", "XPU_MEM=4G", "--env", "XPU_CORES=30"], "nvidia-smi")
     assert done.status == 0, done
@@ -108,6 +110,7 @@ def test_a_container_of_containerd_sees_and_is_held_to_its_slice(ctr: Ctr) -> No
     assert done.status == 3
 
 
+@tried("ctr")
 def test_an_annotation_asks_for_a_slice_and_wins_over_the_variable(ctr: Ctr) -> None:
     done = ctr.run(["--annotation", "yoyoworks.com/xpu-mem=4G"], "cuda-probe", "info")
     assert "of 4096 MiB" in done.out, done
@@ -115,6 +118,7 @@ def test_an_annotation_asks_for_a_slice_and_wins_over_the_variable(ctr: Ctr) -> 
     assert "of 4096 MiB" in done.out, done
 
 
+@tried("ctr")
 def test_a_refusal_is_ctrs_error_with_the_nearest_request(ctr: Ctr, node: Node) -> None:
     ctr.start(["--env", "XPU_MEM=13G"], "sleep", "1000")
     done = ctr.run(["--env", "XPU_MEM=4G"], "true")

@@ -13,6 +13,7 @@ import pytest
 
 from support import GIB, MIB
 from support.bundles import RUNC
+from support.engine_table import tried
 
 from ..conftest import Node
 from .conftest import BACKENDS, PATIENCE, Docker, Engines
@@ -58,6 +59,7 @@ def test_two_containers_share_a_card_and_each_has_its_own_limit(docker: Docker, 
     assert "of 3072 MiB" in done.out, done
 
 
+@tried("docker")
 def test_a_refusal_is_dockers_error_and_the_nearest_request_that_it_names_is_granted(
     docker: Docker, mode: str
 ) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.engine_table import tried
+
 from ..conftest import Node
 from .conftest import Daemon, Docker, Engines, until
 
@@ -61,12 +63,15 @@ def test_the_slice_of_a_container_that_was_killed_with_its_shim_is_free_again(
     assert node.json("ps") == []
 
 
-def test_containers_that_live_on_when_dockerd_is_killed_keep_their_slices(
-    docker: Docker, dockerd: Daemon, node: Node
+@tried("live-restore")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "restarted"])
+def test_containers_that_live_on_when_dockerd_is_killed_or_restarted_keep_their_slices(
+    docker: Docker, dockerd: Daemon, node: Node, number: int
 ) -> None:
+    """By live-restore."""
     container = docker.hold("XPU_MEM=4G", 3000)
     (before,) = node.json("ps")
-    dockerd.stop(signal.SIGKILL)
+    dockerd.stop(number)
     assert node.json("ps") == [before]  # with its name, which docker has written down
     node.xpu("gc")
     assert node.json("ps") == [before]
@@ -78,6 +83,7 @@ def test_containers_that_live_on_when_dockerd_is_killed_keep_their_slices(
     assert node.json("ps") == []
 
 
+@tried("dockerd-dead")
 def test_a_container_that_ends_while_dockerd_is_dead_gives_its_slice_back(
     docker: Docker, dockerd: Daemon, node: Node
 ) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from support import GIB, MIB
+from support.engine_table import tried
 
 from ..conftest import Node
 from .conftest import BACKENDS, Daemon, Docker, Engines, completed, until
 
 
+@tried("docker")
 def test_stop_gives_the_slice_back_and_start_takes_one_again(docker: Docker, node: Node, mode: str) -> None:
     container = docker.start("XPU_MEM=4G", "sleep", "1000")
     first = node.json("ps")
@@ -175,6 +177,7 @@ def default_runtime(docker: Docker, dockerd: Daemon, engines: Engines) -> Iterat
     engines.docker_config.write_text(before)
 
 
+@tried("default")
 @pytest.mark.usefixtures("default_runtime")
 def test_as_the_default_runtime_it_serves_ordinary_containers_and_slices(docker: Docker, node: Node) -> None:
     assert docker.run("", "sh", "-c", "ls /dev | grep -c nvidia; exit 42", runtime="").status == 42
@@ -185,6 +188,7 @@ def test_as_the_default_runtime_it_serves_ordinary_containers_and_slices(docker:
     assert node.json("devices")[0]["memory_bytes"] == 15360 * MIB
 
 
+@tried("build")
 @pytest.mark.usefixtures("default_runtime")
 def test_as_the_default_runtime_it_serves_docker_build(docker: Docker, tmp_path: Path) -> None:
     # An image's variables give a build's step nothing; the build's arguments do.

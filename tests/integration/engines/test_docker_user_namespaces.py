@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.engine_table import tried
+
 from ..conftest import Node
 from .conftest import Daemon, Docker, Engines
 
@@ -55,6 +57,7 @@ def remapped(engines: Engines, node: Node, image_root: Path, subordinate_ids: st
         shutil.rmtree(folder)
 
 
+@tried("userns")
 def test_a_container_of_a_remapped_engine_gets_its_slice(remapped: Docker, node: Node) -> None:
     script = "cat /proc/self/uid_map; nvidia-smi -L; ls -ln /etc/ld.so.cache; cuda-probe alloc 500 2000"
     for ask in ("XPU_MEM=1G", "XPU_MEM=1G XPU_ENFORCE=library"):
