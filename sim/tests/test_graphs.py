@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support import REPOSITORY, exports
-from support.simulation import build_sanitized, compile_program
+from support.simulation import assert_check, build_sanitized
 from xpu_simulator.simulator import SimState
 
 Up = Callable[..., SimState]
@@ -31,9 +30,7 @@ def test_a_program_of_the_driver_api_gets_the_right_results_and_no_memory_error(
 ) -> None:
     kind = "address,undefined"
     state = up("1xT4", native=str(build_sanitized(kind)))
-    program = compile_program(state, Path(__file__).with_name("graphs.c"), tmp_path, kind)
-    done = subprocess.run([program, check], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    assert_check(state, Path(__file__).with_name("graphs.c"), tmp_path, check, kind)
 
 
 def test_each_function_is_found_by_name_or_by_name_and_default_stream(up: Up) -> None:

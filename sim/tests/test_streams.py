@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.simulation import SUCCESS, Process, build_sanitized, compile_program
+from support.simulation import SUCCESS, Process, assert_check, build_sanitized
 from xpu_simulator.simulator import SimState
 
 Start = Callable[..., Process]
@@ -39,12 +38,8 @@ def test_streams_and_contexts_are_in_the_order_that_cuda_gives_them(
 ) -> None:
     kind = "address,undefined"
     state = up("2xT4", native=str(build_sanitized(kind)))
-    program = compile_program(state, Path(__file__).with_name("streams.c"), tmp_path, kind)
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if check == "connections" else {}
-    done = subprocess.run(
-        [program, check], capture_output=True, text=True, timeout=60, env={**os.environ, **connections}
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    assert_check(state, Path(__file__).with_name("streams.c"), tmp_path, check, kind, **connections)
 
 
 @contextmanager

@@ -75,6 +75,17 @@ def compile_program(state: simulator.SimState, source: Path, folder: Path, sanit
     return program
 
 
+def assert_check(
+    state: simulator.SimState, source: Path, folder: Path, check: str, sanitize: str = "", **environ: str
+) -> None:
+    """Compiles the program and runs one of its checks, which must print "ok" and nothing more."""
+    program = compile_program(state, source, folder, sanitize)
+    done = subprocess.run(
+        [program, check], capture_output=True, text=True, timeout=100, env={**os.environ, **environ}
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
 @pytest.fixture
 def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A run folder of the test's own, which every user may enter; a simulation in it ends with the test."""
