@@ -12,6 +12,7 @@ import pytest
 from support.kubernetes_objects import GIB, Json, container, device, node, pod
 from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender import cluster as cluster_module
+from xpu_runtime.kubernetes.extender import devices as devices_module
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.objects import Assumed, Decided
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
@@ -280,6 +281,13 @@ def test_more_demands_than_are_remembered_are_judged_all_the_same() -> None:
     of = cluster(node("n1"))
     for amount in range(1, 600):
         assert verdict(of, pod("p", mem=amount)) == (NEVER if amount > 16 else pytest.approx(FITS + 5, abs=5))
+
+
+def test_amounts_that_no_two_nodes_have_alike_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices_module, "_MOST_SHARED", 8)
+    of = cluster(*(node(f"n{gib}", [device("n", 0, gib * GIB)]) for gib in range(1, 100)))
+    assert max(map(len, (devices_module._tuples, devices_module._alike))) <= 9
+    assert [free(of, f"n{gib}") for gib in range(1, 100)] == [[gib] for gib in range(1, 100)]
 
 
 def test_no_pod_makes_a_question_take_long_and_open_answers_come_later() -> None:
