@@ -183,8 +183,9 @@ def call(arguments: list[str], given: Callable[[], bytes], caller: Caller | None
         complain(log, line_of(error))
         if state is not None and stage != STOPPED:
             try:
-                from xpu_runtime.start import not_started
+                from xpu_runtime.start import hidden_stderr, not_started
 
+                hidden_stderr.tell(caller.pid if caller else os.getpid(), log, line_of(error))
                 not_started.note(state.id, state.bundle, error)
             except Exception as unwritten:  # a part may be missing; see the line above
                 to_system_log("warning", f"no event was written: {line_of(unwritten)}")

@@ -13,7 +13,8 @@ import time
 from xpu_runtime import jsonlite
 from xpu_runtime.value import Value
 
-_PREFIX = "xpu: "
+#: Of every line of ours.
+PREFIX = "xpu: "
 
 #: Where syslogd, or systemd's journal in its place, takes datagrams (syslog(3)).
 _SYSTEM_LOG = "/dev/log"
@@ -38,9 +39,9 @@ class Log(Value):
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         if self.format == "json":
-            line = jsonlite.dumps({"level": level, "msg": _PREFIX + text, "time": now})
+            line = jsonlite.dumps({"level": level, "msg": PREFIX + text, "time": now})
         else:
-            line = f'time="{now}" level={level} msg={jsonlite.dumps(_PREFIX + text)}'
+            line = f'time="{now}" level={level} msg={jsonlite.dumps(PREFIX + text)}'
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             fd = os.open(self.path, flags, 0o644)
@@ -76,7 +77,7 @@ def send_to_system_log(level: str, text: str) -> None:
     now = time.localtime()
     stamp = f"{time.strftime('%b', now)} {now.tm_mday:2d} {time.strftime('%H:%M:%S', now)}"
     # The text may contain an image's strings: they must not start a line of their own.
-    line = " ".join("".join(c if c.isprintable() else " " for c in _PREFIX + text).split())
+    line = " ".join("".join(c if c.isprintable() else " " for c in PREFIX + text).split())
     priority = _FACILITY_DAEMON | _SEVERITIES[level]
     message = f"<{priority}>{stamp} {_TAG}[{os.getpid()}]: {line}".encode("utf-8", "replace")
     kind = _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
@@ -97,7 +98,7 @@ def complain(log: Log, text: str) -> None:
     """An error, for people and for the engine."""
     log.write("error", text)
     try:
-        os.write(2, f"{_PREFIX}{text}\n".encode("utf-8", "replace"))
+        os.write(2, f"{PREFIX}{text}\n".encode("utf-8", "replace"))
     except OSError:
         pass  # closed
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import click
 
 from xpu_runtime import engines, paths, textfile
-from xpu_runtime.doctor import docker_flags
+from xpu_runtime.doctor import docker_flags, podman_containers
 from xpu_runtime.doctor.areas import docker as running_docker
 from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine
 from xpu_runtime.errors import ConfigError, XpuError
@@ -117,6 +117,8 @@ def _unconfigure(known: Engine, path: str) -> bool:
     for process in docker_flags.readers(path):
         if (problem := docker_flags.needs_us(process)) is not None:
             raise problem
+    if (problem := podman_containers.in_the_way(known)) is not None:
+        raise problem
     for edit in engines.unconfigure(known, file, engine_processes.is_named(known, path)):
         if edit.text != edit.file.text:
             textfile.write(edit.file, edit.text)
@@ -182,7 +184,7 @@ def _run_folders() -> list[str]:
     """Folders that may have a ledger: the usual one, and those in XPU_RUN_DIR of this process and of
     processes that start containers."""
     found = [paths.DEFAULT_RUN_DIR, paths.run_dir()]
-    for program in (*(engine(name).PROGRAM for name in ENGINES), *_SHIMS, "conmon", "crio"):
+    for program in (*(engine(name).PROGRAM for name in ENGINES), *_SHIMS, "conmon"):
         for process in engine_processes.running(program):
             for variable in _text(f"/proc/{process.pid}/environ").split("\0"):
                 name, _, value = variable.partition("=")

@@ -12,7 +12,7 @@ import sys
 import click
 
 from xpu_runtime import engines, textfile
-from xpu_runtime.doctor import docker_flags
+from xpu_runtime.doctor import docker_flags, podman_containers
 from xpu_runtime.engines import ENGINES, Engine, docker, engine
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.observe import engine as engine_processes
@@ -50,7 +50,7 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the change,
 def configure(
     name: str, path: str | None, dry_run: bool, set_as_default: bool, runtime_path: str | None
 ) -> None:
-    """Add the runtime `xpu` to the configuration of ENGINE: docker or containerd.
+    """Add the runtime `xpu` to the configuration of ENGINE: docker, containerd, podman or crio.
 
     All else in the file stays as it is. Running this twice changes nothing.
 
@@ -73,7 +73,7 @@ def configure(
 @_config_option
 @_dry_run_option
 def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
-    """Remove the runtime `xpu` from the configuration of ENGINE: docker or containerd.
+    """Remove the runtime `xpu` from the configuration of ENGINE: docker, containerd, podman or crio.
 
     \b
     Example:
@@ -84,6 +84,8 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
     edits = engines.unconfigure(known, file, engine_processes.is_named(known, file.path))
     for process in docker_flags.readers(file.path):
         _refuse(docker_flags.needs_us(process))
+    if known.runtime_path(file) is not None:
+        _refuse(podman_containers.in_the_way(known))
     _carry_out(file, edits, dry_run, f"For the change to take effect: {known.AFTER_UNCONFIGURE}")
 
 

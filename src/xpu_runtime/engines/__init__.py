@@ -57,6 +57,8 @@ def unconfigure(known: Engine, file: TextFile, is_needed: bool = False) -> tuple
     `is_needed`: an engine was started with the file's name, and would not start again without the file.
     """
     edits = known.unconfigure(file)
+    if edits and edits[0].text is None:
+        return edits
     path = known.runtime_path(file)
     if path is None or is_needed or file.mark:
         return edits

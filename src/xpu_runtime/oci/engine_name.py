@@ -1,9 +1,10 @@
 """A container's name, as its engine has written it into the bundle or beside it; no engine is asked.
 
 containerd's namespace is in the path of the bundle, and Kubernetes' names and nerdctl's are annotations of
-the spec. docker keeps the name in config.v2.json in the container's folder (moby's container/container.go). A
-start reads only that file for the name, in 0.1 ms: the container may be gone before anyone asks for it. The
-name is others' text: one with a character that no engine's name has, or longer than any, counts as none.
+the spec, as with cri-o. docker keeps the name in config.v2.json in the container's folder (moby's
+container/container.go), podman in containers.json beside it (containers/storage, containers.go). A start
+reads only such a file for the name, in 0.1 ms: the container may be gone before anyone asks for it. The name
+is others' text: one with a character that no engine's name has, or longer than any, counts as none.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ _TASKS = "io.containerd.runtime.v2.task"
 _MOBY, _KUBERNETES = "moby", "k8s.io"
 #: Annotations of containerd's CRI plugin (internal/cri/annotations): namespace, pod and container.
 _CRI = tuple(f"io.kubernetes.cri.{each}" for each in ("sandbox-namespace", "sandbox-name", "container-name"))
+#: cri-o's, and what podman and cri-o call themselves in a spec.
+_CRI_O = tuple(f"io.kubernetes.{each}" for each in ("pod.namespace", "pod.name", "container.name"))
+_MANAGER = ("io.container.manager", "cri-o")
+#: Of containers/storage: a bundle is DRIVER-containers/ID/userdata, and the second file is for --rm.
+_USERDATA, _CONTAINERS = "userdata", "-containers"
+_STORED = ("containers.json", "volatile-containers.json")
+#: Half a KiB for each container.
+_MOST_STORED = 8 << 20
 #: nerdctl's labels are annotations, too (its pkg/labels).
 _NERDCTL = "nerdctl/name"
 #: The length of docker's and nerdctl's names, and of each part of Kubernetes' (DNS names) and containerd's.
@@ -43,13 +52,15 @@ _MOST_BYTES = 1 << 20
 
 
 def of(bundle: str, container: str, spec: Spec) -> str:
-    """docker's name; in Kubernetes NAMESPACE/POD/CONTAINER; otherwise containerd's NAMESPACE/ID, with
-    nerdctl's name for the id. "" if none is known.
+    """docker's or podman's name; in Kubernetes NAMESPACE/POD/CONTAINER; otherwise containerd's NAMESPACE/ID,
+    with nerdctl's name for the id. "" if none is known.
 
-    It trusts only containerd's own bundles, and Kubernetes' annotations only in its namespace there: users of
-    other bundles can write anything into theirs.
+    It trusts only engines' own bundles, and Kubernetes' annotations only in cri-o's and in containerd's
+    namespace for it: users of other bundles can write anything into theirs.
     """
     folder, _, name = bundle.rpartition("/")
+    if name == _USERDATA:
+        return _of_storage(folder, container, spec)
     tasks, _, namespace = folder.rpartition("/")
     if os.path.basename(tasks) != _TASKS or name != container:
         return ""
@@ -107,6 +118,27 @@ def docker_file(container: str, spec: Spec, file: str) -> dict[str, Any]:
             return {}
         return told if isinstance(told, dict) else {}
     return {}
+
+
+def _of_storage(folder: str, container: str, spec: Spec) -> str:
+    containers, _, name = folder.rpartition("/")
+    if name != container or not containers.endswith(_CONTAINERS):
+        return ""
+    # Looked for and not parsed: there may be thousands. A quote within a string has a backslash before it.
+    entry = f'"id":"{container}","names":["'.encode()
+    for file in _STORED:
+        try:
+            _, found, rest = files.read(os.path.join(containers, file), _MOST_STORED).partition(entry)
+        except OSError:
+            continue
+        if found:
+            own = rest.partition(b'"')[0].decode("utf-8", "replace")
+            return own if is_name(own) else ""
+    told = oci_spec.annotations_of(spec)
+    # cri-o's bundles are in the folder of its running state, where no such file is.
+    if told.get(_MANAGER[0]) == _MANAGER[1]:
+        return _joined(*(told.get(each) for each in _CRI_O))
+    return ""
 
 
 def _joined(*parts: object) -> str:

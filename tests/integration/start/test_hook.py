@@ -208,3 +208,38 @@ def test_a_spec_mode_grant_that_was_released_meanwhile_stops_the_container(
     done = call(node, "createRuntime", "--grant", "7", state=state(bundle, pid=1))
     assert done.returncode == 1
     assert f"grant 7 of container {bundle.name} is gone: start the container again" in done.stderr
+
+
+#: crun as its hook sees it: a log that is open, a line of its own after the hook's end; its hooks' stderr is
+#: /dev/null.
+_CRUN = """
+exec 3>>"$4"; (exec "$1" createRuntime < "$2" 2> /dev/null)
+[ "$4" = /dev/null ] && echo "error executing hook" >&2 || echo "error executing hook" >&3
+"""
+REASON = "xpu: refused: no device has 100G of memory free"
+
+
+@pytest.mark.parametrize(
+    "log", [["--log", "{}", "--log-format=json"], ["--log=x", "{}"], ["--log", "/dev/null"]]
+)
+def test_a_reason_that_crun_would_keep_to_itself_is_the_last_that_people_see(
+    node: Node, bundles: Bundles, log: list[str]
+) -> None:
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=100G")
+    file = bundle / "runtime.log"
+    file.write_text("before\n")
+    (bundle / "state.json").write_text(state(bundle, pid=os.getpid()))
+    words = [each.format(file) for each in log]
+    done = subprocess.run(
+        ["sh", "-c", _CRUN, "crun", node.hook, str(bundle / "state.json"), *words],
+        env=node.environ, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    if "/dev/null" in log:
+        first, second = done.stderr.splitlines()
+        assert first.startswith(REASON) and second == "error executing hook"
+        return
+    before, last = file.read_text().splitlines()
+    assert before == "before"
+    said = json.loads(last)["msg"] if "--log-format=json" in log else last.partition('msg="')[2]
+    assert said.startswith(REASON)

@@ -33,10 +33,10 @@ def xpu() -> Xpu:
 
 @pytest.fixture(autouse=True)
 def _no_containerd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text that configure writes depends on the installed containerd: none, unless a test puts one on
+    """The text that configure writes depends on the installed engine: none, unless a test puts one on
     PATH."""
     if "containerd_says" not in request.fixturenames:
-        monkeypatch.setattr(reader, "installed_version", lambda: None)
+        monkeypatch.setattr(reader, "installed_version", lambda *_: None)
 
 
 @pytest.fixture

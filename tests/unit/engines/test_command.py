@@ -15,8 +15,18 @@ from xpu_runtime.engines import ENGINES, engine
 from xpu_runtime.errors import ConfigError
 
 PROGRAM = "/bin/true"
-STARTS = {"docker": '{\n  "debug": true\n}\n', "containerd": "version = 2\n# mine\n"}
-BROKEN = {"docker": '{\n  "debug": true,\n  data\n}\n', "containerd": "version = 2\n[plugins\n"}
+STARTS = {
+    "docker": '{\n  "debug": true\n}\n',
+    "containerd": "version = 2\n# mine\n",
+    "podman": '[network] # mine\nnetwork_backend = "netavark"\n',
+    "crio": '[crio.image] # mine\npause_image = "pause"\n',
+}
+BROKEN = {
+    "docker": '{\n  "debug": true,\n  data\n}\n',
+    "containerd": "version = 2\n[plugins\n",
+    "podman": "# mine\n[network\n",
+    "crio": "# mine\n[crio\n",
+}
 
 
 def configure(xpu: Any, name: str, config: Path, *more: str) -> Any:

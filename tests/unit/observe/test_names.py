@@ -1,14 +1,18 @@
-"""Names of containers that are remembered: no more of them than there is use for, however long one looks."""
+"""Names of containers: those that engines' files tell, and that no more of them are remembered than there is
+use for, however long one looks."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.linux import bounded
 from xpu_runtime.observe import names
+from xpu_runtime.oci import engine_name
 
 
 def test_a_long_watch_remembers_only_the_latest_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +38,38 @@ def _grant(number: int) -> Grant:
 
 def _named(number: int) -> Iterator[tuple[str, str]]:
     yield f"/bundle/{number}", f"k8s.io/{number}"
+
+
+ID = "4f1c" * 16
+OF_POD = {
+    "io.kubernetes.pod.namespace": "ml",
+    "io.kubernetes.pod.name": "trainer-0",
+    "io.kubernetes.container.name": "cuda",
+}
+
+
+@pytest.mark.parametrize(
+    ("stored", "annotations", "name"),
+    [
+        # podman, as containers/storage writes it; the second container's metadata says what the first's does.
+        ({"containers.json": [(ID, "web")]}, {}, "web"),
+        ({"containers.json": [("0" * 64, "other")], "volatile-containers.json": [(ID, "web")]}, {}, "web"),
+        ({"containers.json": [("0" * 64, f'x","id":"{ID}","names":["mine')]}, {}, ""),
+        ({"containers.json": [(ID, "a\nb")]}, {}, ""),
+        ({}, {}, ""),
+        # cri-o's bundles are in another folder than that file.
+        ({}, {**OF_POD, "io.container.manager": "cri-o"}, "ml/trainer-0/cuda"),
+        ({}, {**OF_POD, "io.container.manager": "libpod"}, ""),
+    ],
+)
+def test_a_container_of_podman_or_cri_o_is_called_as_its_engine_calls_it(
+    tmp_path: Path, stored: dict[str, list[tuple[str, str]]], annotations: dict[str, str], name: str
+) -> None:
+    folder = tmp_path / "overlay-containers"
+    bundle = folder / ID / "userdata"
+    bundle.mkdir(parents=True)
+    for file, entries in stored.items():
+        told = [{"id": each, "names": [called], "metadata": json.dumps(called)} for each, called in entries]
+        (folder / file).write_text(json.dumps(told, separators=(",", ":")))
+    assert engine_name.of(str(bundle), ID, {"annotations": annotations}) == name
+    assert engine_name.of(str(bundle), ID[:-1], {"annotations": annotations}) == ""

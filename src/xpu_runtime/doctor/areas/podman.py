@@ -1,4 +1,7 @@
-"""podman and cri-o: the hook in a hooks.d folder (oci-hooks(5)), and cri-o's tables of runtimes."""
+"""podman and cri-o: the hook in a hooks.d folder (oci-hooks(5)), and our file among the engine's own.
+
+podman has no daemon; cri-o reads its files when it starts.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,21 @@ import json
 import os
 from collections.abc import Iterator
 
-from xpu_runtime import finding, paths
-from xpu_runtime.doctor.machine import Machine
-from xpu_runtime.errors import RootlessError
+from xpu_runtime import finding, paths, textfile
+from xpu_runtime.doctor.machine import Machine, listed
+from xpu_runtime.engines import crio
+from xpu_runtime.engines import podman as podman_engine
+from xpu_runtime.errors import ConfigError, RootlessError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import files, proc
 from xpu_runtime.observe import engine
+from xpu_runtime.observe.engine import Process
 
 ORDER = 72
 #: podman needs one of them to start a container.
 _ENGINES = ("docker", "dockerd", "containerd", "podman", "crio")
 _CHECK = "podman"
+_CRIO = "cri-o"
 _FOLDERS = (
     "/usr/share/containers/oci/hooks.d",
     "/usr/local/share/containers/oci/hooks.d",
@@ -33,10 +40,63 @@ def look(machine: Machine) -> Iterator[Finding]:
     if not any(map(engine.program, _ENGINES)):
         text = "no engine is installed: neither docker nor containerd, podman or cri-o"
         yield finding.warning("engines", text, "install one, such as docker.io")
-    if engine.program("podman") is not None:
-        yield finding.ok(
-            _CHECK, f"installed; it needs no configuration: podman --runtime {engine.LAUNCHER} run ..."
-        )
+    if engine.program(podman_engine.PROGRAM) is not None:
+        yield from _of_podman()
+    processes = engine.running(crio.PROGRAM)
+    if processes or engine.program(crio.PROGRAM) is not None:
+        yield from _of_crio(processes)
+
+
+def _of_podman() -> Iterator[Finding]:
+    path = podman_engine.DEFAULT_PATH
+    again = "xpu runtime configure podman"
+    try:
+        file = textfile.read(path)
+        ours = podman_engine.runtime_path(file)
+        hidden = podman_engine.unseen(file) if ours else None
+    except ConfigError as error:
+        yield _unread(_CHECK, error, "podman")
+        return
+    if ours is None:
+        text = f"installed; it needs no configuration: podman --runtime {engine.LAUNCHER} run ..."
+        yield finding.ok(_CHECK, f"{text}; `{again}` makes that --runtime xpu")
+        return
+    wrong = engine.entry(_CHECK, path, ours, again)
+    if hidden is not None:
+        wrong = finding.problem(_CHECK, hidden.what, hidden.todo)
+    yield wrong or finding.ok(_CHECK, f"{path} names xpu ({ours})")
+
+
+def _of_crio(processes: list[Process]) -> Iterator[Finding]:
+    path = crio.DEFAULT_PATH
+    again = f"xpu runtime configure crio, then {crio.AFTER_CONFIGURE}"
+    try:
+        file = textfile.read(path)
+        ours = crio.runtime_path(file)
+        hidden = crio.unseen(file) if ours else None
+        sources = crio.sources(file)
+    except ConfigError as error:
+        yield _unread(_CRIO, error, "cri-o")
+        return
+    if ours is None:
+        text = f"{path} does not name xpu, which a RuntimeClass needs"
+        is_node = bool(processes and engine.running("kubelet"))
+        yield finding.warning(_CRIO, text, again) if is_node else finding.ok(_CRIO, f"{text} ({again})")
+        return
+    wrong = engine.entry(_CRIO, path, ours, again)
+    if hidden is not None:
+        wrong = finding.problem(_CRIO, hidden.what, hidden.todo)
+    for process in processes:
+        if changed := engine.changed_since(process, sources):
+            text = f"crio (process {process.pid}) has not read {listed(changed)}, changed after its start"
+            wrong = finding.problem(_CRIO, text, crio.AFTER_CONFIGURE)
+    yield wrong or finding.ok(_CRIO, f"{path} names xpu ({ours})")
+
+
+def _unread(check: str, error: ConfigError, who: str) -> Finding:
+    if isinstance(error.__cause__, PermissionError):
+        return finding.unknown(check, error.what, "run it as root")
+    return finding.problem(check, error.what, f"mend it: {who} does not start with it")
 
 
 def hooks(folders: tuple[str, ...]) -> Iterator[Finding]:

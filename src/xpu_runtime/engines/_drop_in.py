@@ -1,0 +1,141 @@
+"""A TOML file of our own in an engine's folder, as podman and cri-o have one.
+
+They read the main file, then those of the folder in the order of their names; a later value counts.
+
+Our tables are a block of the file (containerd/blocks.py), so that the rest of a file that has more stays.
+Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from xpu_runtime import textfile
+from xpu_runtime.engines import RUNTIME_NAME
+from xpu_runtime.engines.containerd import blocks
+from xpu_runtime.engines.containerd.blocks import Path
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.textfile import Edit, TextFile
+from xpu_runtime.value import Value
+
+
+class Format(Value):
+    """Where an engine has our runtime and the default one; its main file's name, above the folder; files that
+    it reads before that."""
+
+    runtime: Path
+    default: Path
+    main: str
+    before: tuple[str, ...] = ()
+
+
+def configure(form: Format, file: TextFile, wanted: dict[str, Any], set_as_default: bool) -> tuple[Edit, ...]:
+    """The file with the tables `wanted`. ConfigError where it is malformed, has these tables already, or
+    where the engine would take others."""
+    data = blocks.parse(file.path, file.text)
+    others = [each for each in files(form, file) if each.path != file.path]
+    notes = []
+    if set_as_default or _value(data, form.default) == RUNTIME_NAME:
+        blocks.below(file.path, wanted, form.default[:-1], make=True)[form.default[-1]] = RUNTIME_NAME
+    text = _with(file, data, wanted)
+    becoming = blocks.parse(file.path, text)
+    for keys in (form.runtime, form.default):
+        ours = _value(becoming, keys)
+        where, value = _last(others, keys)
+        if ours is None or value in (None, ours):
+            continue
+        name = ".".join(keys)
+        if _is_later(where, file):
+            raise ConfigError(
+                f"{where} is read after {file.path}, and has another {name}",
+                "take it out there; nothing was changed",
+            )
+        notes.append(f"{where} has another {name}; ours stands over it until unconfigure")
+    return (Edit(file, text, tuple(notes)),)
+
+
+def _with(file: TextFile, data: dict[str, Any], wanted: dict[str, Any]) -> str:
+    theirs = blocks.without_blocks(file.text, {})
+    merged = _merged(blocks.parse(file.path, theirs), wanted)
+    if data == merged:
+        return file.text
+    text = blocks.with_block(theirs, wanted, file.state is None or file.text.startswith(blocks.BEGIN))
+    try:
+        if blocks.parse(file.path, text) == merged:
+            return text
+    except ConfigError:
+        pass  # a table of the same name
+    raise ConfigError(
+        f"{file.path} has tables of its own with the names of ours",
+        "move them to another file of that folder, or remove it if they are of an `xpu` written by hand; "
+        "nothing was changed",
+    )
+
+
+def unconfigure(form: Format, file: TextFile) -> tuple[Edit, ...]:
+    """The file without our block; no file where it has nothing else. ConfigError."""
+    blocks.parse(file.path, file.text)
+    text = blocks.without_blocks(file.text, {})
+    if _value(blocks.parse(file.path, text), form.runtime) is not None:
+        raise ConfigError(
+            f"{file.path} has {'.'.join(form.runtime)} by another hand than `xpu runtime configure`",
+            "take it out there; nothing was changed",
+        )
+    is_all_ours = not text and not file.mark and file.text.startswith(blocks.BEGIN)
+    return (Edit(file, None if is_all_ours else text),)
+
+
+def of(file: TextFile, keys: Path) -> Any:
+    """The file's own value at `keys`; None where it has none. ConfigError."""
+    return _value(blocks.parse(file.path, file.text), keys)
+
+
+def files(form: Format, file: TextFile) -> list[TextFile]:
+    """The files that the engine reads, as far as they are there, in its order. ConfigError."""
+    folder = os.path.dirname(os.path.abspath(file.path))
+    beside = sorted({*glob.glob(f"{glob.escape(folder)}/*.conf"), os.path.abspath(file.path)})
+    paths = [*form.before, os.path.join(os.path.dirname(folder), form.main), *beside]
+    found = [file if each == os.path.abspath(file.path) else textfile.read(each) for each in paths]
+    return [each for each in found if each.state is not None]
+
+
+def _is_later(path: str, file: TextFile) -> bool:
+    ours = os.path.abspath(file.path)
+    return os.path.dirname(path) == os.path.dirname(ours) and path > ours
+
+
+def unseen(form: Format, file: TextFile) -> ConfigError | None:
+    """Why the engine takes another runtime than the one in our file. ConfigError."""
+    where, _ = _last(files(form, file), form.runtime)
+    if not _is_later(where, file):
+        return None
+    return ConfigError(
+        f"{where} is read after {file.path}, and has another {'.'.join(form.runtime)}", "take it out there"
+    )
+
+
+def _last(read: Sequence[TextFile], keys: Path) -> tuple[str, Any]:
+    """The last file that has a value at `keys`, and that; ("", None) where none has."""
+    for each in reversed(read):
+        value = _value(blocks.parse(each.path, each.text), keys)
+        if value is not None:
+            return each.path, value
+    return "", None
+
+
+def _value(data: dict[str, Any], keys: Path) -> Any:
+    value: Any = data
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(theirs)
+    for key, value in ours.items():
+        inner = merged.get(key)
+        merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged

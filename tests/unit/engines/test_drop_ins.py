@@ -1,0 +1,164 @@
+"""podman's and cri-o's file of ours, among the other files that these engines read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from xpu_runtime import engines, textfile
+from xpu_runtime.engines import Engine, crio, engine, podman
+from xpu_runtime.engines.containerd import blocks, reader
+from xpu_runtime.errors import ConfigError
+from xpu_runtime.textfile import Edit
+
+PROGRAM = "/usr/bin/xpu-container-runtime"
+#: An entry of another program's, and what it is called.
+ANOTHER = {
+    "podman": ('[engine.runtimes]\nxpu = ["/opt/other"]\n', "engine.runtimes.xpu"),
+    "crio": (
+        '[crio.runtime.runtimes.xpu]\nruntime_path = "/opt/other"\n',
+        "crio.runtime.runtimes.xpu",
+    ),
+}
+DEFAULT = {
+    "podman": '[engine]\nruntime = "crun"\n',
+    "crio": '[crio.runtime]\ndefault_runtime = "crun"\n',
+}
+
+
+@pytest.fixture(autouse=True)
+def _podman_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    says(monkeypatch, (4, 3))
+
+
+def says(monkeypatch: pytest.MonkeyPatch, version: tuple[int, int] | None) -> None:
+    monkeypatch.setattr(reader, "installed_version", lambda name="containerd": version)
+
+
+@pytest.fixture(params=["podman", "crio"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def etc(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the engine's main file and its folder of files."""
+    known = engine(name)
+    main = Path(known.DEFAULT_PATH).parent
+    (tmp_path / main.name).mkdir()
+    form = known.FORM.replace(before=(str(tmp_path / "vendor.conf"),))  # type: ignore[attr-defined]
+    monkeypatch.setattr(known, "FORM", form)
+    return tmp_path
+
+
+def ours(etc: Path, name: str) -> Path:
+    return etc / Path(engine(name).DEFAULT_PATH).parent.name / "99-xpu.conf"
+
+
+def configure(etc: Path, name: str, *, default: bool = False) -> tuple[str, ...]:
+    """Writes as the command does; its notes."""
+    return _write(engine(name).configure(textfile.read(str(ours(etc, name))), PROGRAM, default))
+
+
+def unconfigure(etc: Path, name: str) -> None:
+    known: Engine = engine(name)
+    _write(engines.unconfigure(known, textfile.read(str(ours(etc, name)))))
+
+
+def _write(edits: tuple[Edit, ...]) -> tuple[str, ...]:
+    for edit in edits:
+        if edit.text != edit.file.text:
+            textfile.write(edit.file, edit.text)
+    return tuple(note for edit in edits for note in edit.notes)
+
+
+def test_the_file_goes_again_whatever_podman_was_installed_then(
+    etc: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert configure(etc, name, default=True) == ()
+    says(monkeypatch, (5, 4))
+    unconfigure(etc, name)
+    assert not ours(etc, name).exists()
+
+
+def test_what_the_owner_has_added_stays(etc: Path, name: str) -> None:
+    configure(etc, name)
+    file = ours(etc, name)
+    file.write_text(file.read_text() + "[network]\nx = 1 # mine\n")
+    unconfigure(etc, name)
+    assert file.read_text() == "[network]\nx = 1 # mine\n"
+
+
+def test_another_path_takes_the_place_of_ours_and_a_default_stays(etc: Path, name: str) -> None:
+    configure(etc, name, default=True)
+    file = textfile.read(str(ours(etc, name)))
+    _write(engine(name).configure(file, "/usr/local/bin/xpu-container-runtime", False))
+    text = ours(etc, name).read_text()
+    assert engine(name).runtime_path(textfile.read(str(ours(etc, name)))) != PROGRAM
+    assert text.count("xpu-container-runtime") == 1 and 'runtime = "xpu"' in text
+
+
+def test_another_program_of_our_name_and_a_replaced_default_are_told(etc: Path, name: str) -> None:
+    main = etc / engine(name).FORM.main  # type: ignore[attr-defined]
+    text, key = ANOTHER[name]
+    main.write_text(DEFAULT[name] + text)
+    notes = configure(etc, name, default=True)
+    assert notes[0] == f"{main} has another {key}; ours stands over it until unconfigure"
+    assert notes[1].startswith(f"{main} has another {DEFAULT[name][1:].split(']')[0]}.")
+    assert main.read_text() == DEFAULT[name] + text
+
+
+@pytest.mark.parametrize("what", ["entry", "default"])
+def test_a_file_that_is_read_later_is_refused_with_its_name(etc: Path, name: str, what: str) -> None:
+    later = ours(etc, name).with_name("zz.conf")
+    later.write_text(ANOTHER[name][0] if what == "entry" else DEFAULT[name])
+    with pytest.raises(ConfigError, match=rf"{later} is read after .*nothing was changed"):
+        configure(etc, name, default=True)
+    later.unlink()
+    configure(etc, name)
+    file = textfile.read(str(ours(etc, name)))
+    known: ModuleType = podman if name == "podman" else crio
+    assert known.unseen(file) is None
+    later.write_text(ANOTHER[name][0])
+    assert str(known.unseen(file)).startswith(f"{later} is read after {file.path}")
+
+
+def test_an_entry_by_hand_is_refused_and_left(etc: Path, name: str) -> None:
+    file = ours(etc, name)
+    file.write_text(ANOTHER[name][0])
+    with pytest.raises(ConfigError, match="written by hand; nothing was changed"):
+        configure(etc, name)
+    with pytest.raises(ConfigError, match="by another hand than"):
+        unconfigure(etc, name)
+    assert file.read_text() == ANOTHER[name][0]
+
+
+@pytest.mark.parametrize("name", ["podman"])
+@pytest.mark.parametrize(
+    ("version", "by_owner", "written"),
+    [
+        ((5, 4), '["runc"]', ["xpu", {"append": True}]),
+        ((4, 3), '["runc"]', ["runc", "xpu"]),
+        ((4, 3), None, [*podman._BY_DEFAULT, "xpu"]),
+        (None, None, [*podman._BY_DEFAULT, "xpu"]),
+    ],
+)
+def test_podman_goes_on_to_read_other_runtimes_errors(
+    etc: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    version: tuple[int, int] | None,
+    by_owner: str | None,
+    written: list[object],
+) -> None:
+    says(monkeypatch, version)
+    if by_owner is not None:
+        (etc / "containers.conf").write_text(f"[engine]\nruntime_supports_json = {by_owner}\n")
+    configure(etc, name)
+    table = blocks.parse("", ours(etc, name).read_text())["engine"]
+    assert table == {"runtimes": {"xpu": [PROGRAM]}, "runtime_supports_json": written}
+    before = ours(etc, name).stat().st_mtime_ns
+    configure(etc, name)
+    assert ours(etc, name).stat().st_mtime_ns == before
