@@ -160,7 +160,7 @@ static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, int64_t 
         return false;
     if (XPU_LOAD(compute->paid) + XPU_CREDIT_NS > now)
         XPU_STORE(kept_from[device], 0); /* it has caught up */
-    /* Parts that add up to more than the device cannot all be used at a time: they make no debt. */
+    /* Parts that add up to more than the device cannot all be used at a time: their debt is bounded. */
     if (spare == ANYWAY && xpu_has_part(device) && XPU_LOAD(compute->paid) > now + XPU_KEPT_CREDIT_NS)
         by = 0;
     if (!pay(&compute->paid, by, now, credit, spare, until))

@@ -146,8 +146,8 @@ static void leave_a_dead_one(void) {
     step_run(&(struct walk){.number = DEAD, .before = hold_some, .act = charge});
 }
 
-/* Kills a process after its store number `which` to the page; then again with a total that others have
- * changed, unless the process changes it later. False if it makes fewer stores. */
+/* Kills a process after each of its stores to the page in turn. Each has two turns, and others change the
+ * total after the second (in the way `overtaken` one turn: they do it later). False after the last store. */
 static bool leave_one_killed_in(const struct path *path, int which) {
     int index = 0;
     for (int stores = overtaken ? which : which / 2;

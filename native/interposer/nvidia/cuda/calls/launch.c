@@ -84,7 +84,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x
                                                    block_z, shared_bytes, stream, arguments));
 }
 
-/* The function sets shape and shared memory here, and they are not told apart: after a change of them the
+/* The function has its own shape and shared memory here, which are not told apart: after a change of them the
  * cost is learnt again. */
 CUresult cuLaunch(CUfunction function) { XPU_PACED(NULL, false, function, 1, REAL(cuLaunch)(function)); }
 

@@ -42,7 +42,7 @@ void xpu_measure_begins(struct xpu_measure *measure, int64_t at);
 /* `work`: the predicted use of all work since the context was idle, ns; 0: unknown, or no other context uses
  * the device. */
 void xpu_measure_ends(struct xpu_measure *measure, int64_t at, double work);
-/* A probe came at `at`, and waited until `until`; 0: it did not wait. */
+/* A probe came at `at`, and waited until `waited_until`; 0: it did not wait. */
 void xpu_measure_probe(struct xpu_measure *measure, int64_t at, int64_t waited_until);
 /* Nothing happened until then. */
 void xpu_measure_reaches(struct xpu_measure *measure, int64_t at);

@@ -46,7 +46,7 @@ struct xpu_pace {
 /* Waits until the container may launch on the stream's device. */
 void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, const void *what,
                     uint32_t shape);
-/* The launch comes now: the waits are over, and would otherwise count as its work. */
+/* The launch comes now, without a wait in between, which would count as its work. */
 void xpu_pace_begin(struct xpu_pace *pace);
 void xpu_pace_end(struct xpu_pace *pace, CUresult result);
 /* A whole interposed function: a launch, once the pacer allows it. Without a cap it is one branch. */

@@ -163,7 +163,8 @@ static uint64_t distance(bool others) {
 
 /* ---- on a thread of the program, if no thread of ours can be started, and once the program ends ---- */
 
-/* False: another thread looks. The thread must not be cancelled in there: calls of the driver allow that. */
+/* False: another thread looks. It must not be cancelled in there: calls of the driver are cancellation
+ * points. */
 static bool look_here(enum kind kind) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     int cancel;
