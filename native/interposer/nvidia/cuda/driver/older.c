@@ -70,7 +70,7 @@ static bool is_plain(const CUgraphEdgeData *edge) {
     return memcmp(edge, &plain, sizeof plain) == 0;
 }
 
-/* Edges have had kinds since R545. An edge without one needs nothing more. */
+/* Edges have had kinds since R545. An edge without one carries no data. */
 static CUresult older_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                         const CUgraphEdgeData *edges, size_t count,
                                         CUgraphNodeParams *params) {
