@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,19 @@ class Node:
                     raise AssertionError((bundle / "output").read_text())
         return bundle.name
 
+    def create_all(self, bundles: Iterable[Path]) -> list[subprocess.Popen[bytes]]:
+        """Begins to create all these containers at once."""
+        return [
+            subprocess.Popen(
+                self.command("create", "--bundle", bundle, bundle.name),
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for bundle in bundles
+        ]
+
     def remove(self, container: str) -> None:
         done = self.oci("delete", "--force", container)
         assert done.returncode == 0, done.stderr
@@ -226,6 +239,15 @@ def bundles(node: Node, image_root: Path, base_spec: dict[str, Any]) -> Callable
         return folder
 
     return make
+
+
+@pytest.fixture(params=["hook", "spec"])
+def mode(node: Node, request: pytest.FixtureRequest) -> str:
+    """The mode of starts on the node, which has a T4; a test that uses it runs once in each."""
+    node.configure(f"mode: {request.param}")
+    node.sim("1xT4")
+    chosen: str = request.param
+    return chosen
 
 
 @pytest.fixture(params=["hook", "spec"])

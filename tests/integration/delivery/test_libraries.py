@@ -18,20 +18,11 @@ from ..inside import tree
 from ..refusals import refused
 
 Bundles = Callable[..., Path]
-MODES = pytest.mark.parametrize("mode", ["hook", "spec"])
 
 MULTIARCH = f"usr/lib/{os.uname().machine}-linux-gnu"
 LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin") or "ldconfig"
 #: A program that needs libcuda.so.1 and one that needs libnvidia-ml.so.1, both found by the loader alone.
 PROBE = ["sh", "-c", "cuda-probe info && nvidia-smi -L"]
-
-
-@pytest.fixture(params=["hook", "spec"])
-def mode(request: pytest.FixtureRequest, node: Node) -> str:
-    node.configure(f"mode: {request.param}")
-    node.sim("1xT4")
-    chosen: str = request.param
-    return chosen
 
 
 def assert_found(node: Node, bundle: Path) -> None:

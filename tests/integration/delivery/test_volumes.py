@@ -25,14 +25,6 @@ PROBE = ["sh", "-c", "cuda-probe info && nvidia-smi -L"]
 LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin") or "ldconfig"
 
 
-@pytest.fixture(params=["hook", "spec"])
-def mode(request: pytest.FixtureRequest, node: Node) -> str:
-    node.configure(f"mode: {request.param}")
-    node.sim("1xT4")
-    chosen: str = request.param
-    return chosen
-
-
 @pytest.fixture(params=["library", "driver"])
 def backend(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,56 +18,55 @@ from xpu_runtime.start import created as python
 from .conftest import Launcher
 
 
-def test_an_id_that_is_used_again_begins_anew(
+@pytest.fixture
+def record(
     checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], str]:
+    """`record(SCRIPT)`: the record of a container that a runtime of these lines has created, long ago."""
+
+    def create(script: str) -> str:
+        monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
+        runtime = tmp_path / "runtime"
+        runtime.write_text(f"#!/bin/sh\n{script}\n")
+        runtime.chmod(0o755)
+        checked_launcher.compiled(runtime)
+        (tmp_path / "config.json").write_text("{}")
+        assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
+        (path,) = created.of(tmp_path)
+        os.utime(path, (1, 1), follow_symlinks=False)
+        return path
+
+    return create
+
+
+def test_an_id_that_is_used_again_begins_anew(
+    checked_launcher: Launcher, tmp_path: Path, record: Callable[[str], str]
 ) -> None:
     """`run` leaves its record. The runtime here has no container yet, as in the middle of a `create`."""
-    monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
-    runtime = tmp_path / "runtime"
-    runtime.write_text("#!/bin/sh\n[ $1 != state ]\n")
-    runtime.chmod(0o755)
-    checked_launcher.compiled(runtime)
-    (tmp_path / "config.json").write_text("{}")
-    line: list[str] = ["create", "--bundle", str(tmp_path), tmp_path.name]
-    assert checked_launcher.run(*line).returncode == 0
-    (path,) = created.of(tmp_path)
-    os.utime(path, (1, 1), follow_symlinks=False)
-    assert checked_launcher.run(*line).returncode == 0
+    path = record("[ $1 != state ]")
+    assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
     python.forget_gone()
     assert set(created.of(tmp_path)) == {path}
 
 
 def test_a_record_that_is_made_while_the_runtime_is_asked_stays(
-    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checked_launcher: Launcher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: Callable[[str], str],
 ) -> None:
-    monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
-    runtime = tmp_path / "runtime"
-    checked_launcher.compiled(runtime)
     again = f"{checked_launcher.path} create --bundle {tmp_path} {tmp_path.name}"
-    runtime.write_text(f"#!/bin/sh\n[ $1 = state ] || exit 0\n{again}\nexit 1\n")
-    runtime.chmod(0o755)
-    (tmp_path / "config.json").write_text("{}")
-    assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
-    (path,) = created.of(tmp_path)
-    os.utime(path, (1, 1), follow_symlinks=False)
+    path = record(f"[ $1 = state ] || exit 0\n{again}\nexit 1")
     monkeypatch.setenv("XPU_CONFIG", str(checked_launcher.config))
     python.forget_gone()
     assert set(created.of(tmp_path)) == {path}
 
 
 def test_a_runtime_that_does_not_answer_holds_nobody_up_and_keeps_its_container(
-    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Callable[[str], str]
 ) -> None:
-    monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
     monkeypatch.setattr(python, "_PATIENCE_S", 0.2)
-    runtime = tmp_path / "runtime"
-    runtime.write_text(f"#!/bin/sh\n[ $1 = state ] || exit 0\necho $$ > {tmp_path}/pid\nexec sleep 20\n")
-    runtime.chmod(0o755)
-    checked_launcher.compiled(runtime)
-    (tmp_path / "config.json").write_text("{}")
-    assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
-    (path,) = created.of(tmp_path)
-    os.utime(path, (1, 1), follow_symlinks=False)
+    path = record(f"[ $1 = state ] || exit 0\necho $$ > {tmp_path}/pid\nexec sleep 20")
     began = time.monotonic()
     python.forget_gone()
     assert time.monotonic() - began < 10

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,16 +101,7 @@ def test_after_that_no_start_that_is_under_way_gets_it(
 ) -> None:
     node.sim("1xT4")
     made = [bundles("XPU_MEM=1G", args=SLEEP) for _ in range(8)]
-    starts = [
-        subprocess.Popen(
-            node.command("create", "--bundle", bundle, bundle.name),
-            env=node.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for bundle in made
-    ]
+    starts = node.create_all(made)
     node.xpu(*words)
     then = {grant.container_id for grant in node.grants()}
     for start in starts:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,16 +148,7 @@ def test_of_many_starts_at_once_no_more_are_granted(node: Node, bundles: Bundles
     quotas(node, f"{TEAM}, max_memory: 5G")
     node.sim("2xT4")
     made = [bundles("XPU_MEM=1G", args=SLEEP, change=of_team("a")) for _ in range(12)]
-    starts = [
-        subprocess.Popen(
-            node.command("create", "--bundle", bundle, bundle.name),
-            env=node.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for bundle in made
-    ]
+    starts = node.create_all(made)
     done = [start.wait(60) for start in starts]
     assert len(node.grants()) == done.count(0) == 5
 

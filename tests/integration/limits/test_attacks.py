@@ -17,14 +17,6 @@ from ..refusals import log_entries, refused
 Bundles = Callable[..., Path]
 
 
-@pytest.fixture(params=["hook", "spec"])
-def mode(request: pytest.FixtureRequest, node: Node) -> str:
-    node.configure(f"mode: {request.param}")
-    node.sim("1xT4")
-    chosen: str = request.param
-    return chosen
-
-
 @pytest.fixture
 def canary(node: Node) -> Path:
     """A folder of the host with something of every kind that an image may be after."""

@@ -207,16 +207,7 @@ def test_of_pods_that_start_at_once_each_gets_its_own_and_none_too_much(node: No
         pod = Pod(f"p{number}")
         text = signed(pod.assignment(main=(share(uuid, 2, 5),)))
         made.append(bundles(ALLOCATED, args=SLEEP, change=pod.container(assignment=text)))
-    starts = [
-        subprocess.Popen(
-            node.command("create", "--bundle", bundle, bundle.name),
-            env=node.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for bundle in made
-    ]
+    starts = node.create_all(made)
     done = [start.wait(60) for start in starts]
     assert done.count(0) == len(node.grants()) == len(allocations(node)) == 7
     assert granted(node) == {uuid: (14, 35)}

@@ -111,12 +111,9 @@ def test_broken_caches_are_made_anew_or_done_without(node: Node, bundles: Bundle
     assert node.grants() == []
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_a_broken_ledger_stops_new_containers_that_ask_and_nobody_else(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     running = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
     ledger = node.run_dir / "ledger.db"
     ledger.rename(node.folder / "kept")
@@ -271,12 +268,9 @@ def doctor_says(node: Node, text: str) -> str:
     return str(found)
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_on_a_full_bundle_the_spec_stays_as_it_is_and_nothing_is_booked(
     node: Node, bundles: Bundles, small_disk: Callable[[Path, int], Callable[[], None]], mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     source = bundles(
         "XPU_MEM=1G", change=lambda spec: spec["root"].update(path=str(source_root(node))), args=["true"]
     )

@@ -329,10 +329,7 @@ def test_a_next_life_without_a_limit_has_none_of_the_one_before(node: Node, bund
     assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 15360 MiB\n")
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_a_container_ends_as_ever_when_the_driver_has_died(node: Node, bundles: Bundles, mode: str) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
     driver = json.loads((node.run_dir / "sim/state.json").read_text())["pid"]
     pidfd = os.pidfd_open(driver)

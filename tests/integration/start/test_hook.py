@@ -74,12 +74,9 @@ def test_hooks_of_an_engine_give_a_slice_without_the_shim(
     assert node.grants() == []
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_hooks_of_an_engine_beside_the_shims_own_give_one_slice(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
 
     def other(spec: dict[str, Any]) -> None:
         by_hooks_d(node, "prestart")(spec)

@@ -46,10 +46,7 @@ def test_both_ways_show_a_container_the_same(node: Node, bundles: Bundles) -> No
     assert seen[0] == seen[1]
 
 
-@MODES
 def test_the_way_that_the_configuration_names_is_taken(node: Node, bundles: Bundles, mode: str) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["sleep", "1000"])
     node.start(bundle)
     assert [grant.mode for grant in node.grants()] == [mode]
@@ -158,12 +155,9 @@ def test_a_bundle_that_is_used_again_gets_what_is_granted_then(
         node.remove(bundle.name)
 
 
-@MODES
 def test_a_spec_that_the_engine_writes_anew_wins_over_what_was_kept(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
     spec = spec_of(bundle)
     assert node.run(bundle).stdout == "device 0: 1024 MiB free of 1024 MiB\n"
@@ -189,12 +183,9 @@ def test_a_bundle_can_be_used_again_the_other_way(node: Node, bundles: Bundles, 
 
 
 @pytest.mark.parametrize("same_bundle", [True, False])
-@MODES
 def test_an_id_that_is_taken_leaves_its_containers_grant_alone(
     node: Node, bundles: Bundles, mode: str, same_bundle: bool
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=4G", args=["sleep", "1000"])
     container = node.start(bundle)
     (first,) = node.grants()
@@ -210,12 +201,9 @@ def test_an_id_that_is_taken_leaves_its_containers_grant_alone(
 
 
 @pytest.mark.parametrize("way", ["run", "run --detach", "create"])
-@MODES
 def test_every_way_to_start_a_container_gives_and_takes_back(
     node: Node, bundles: Bundles, mode: str, way: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     if way == "run":
         bundle = bundles("XPU_MEM=1G", args=["sh", "-c", "cuda-probe info; exit 7"])
         done = node.run(bundle)
@@ -234,12 +222,9 @@ def test_every_way_to_start_a_container_gives_and_takes_back(
     assert node.grants() == []
 
 
-@MODES
 def test_commands_to_a_running_container_change_no_grant_and_no_spec(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["sleep", "1000"])
     container = node.start(bundle)
     before, spec = node.grants(), (bundle / "config.json").read_bytes()

@@ -99,13 +99,10 @@ def test_a_spec_that_comes_through_a_fifo_is_runc_s_alone(node: Node, bundles: B
             writer.kill()  # it waits for a reader where nobody has opened the FIFO
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 @pytest.mark.parametrize("odd", ["trailing bytes", "no UTF-8", "a large state"])
 def test_specs_that_runc_accepts_are_accepted_with_a_slice_too(
     node: Node, bundles: Bundles, mode: str, odd: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
 
     def grow(spec: dict[str, Any]) -> None:
         spec["annotations"] = {"a": "<" * (1 << 20)} if odd == "a large state" else {"a": "PLACE"}

@@ -19,7 +19,6 @@ import pytest
 from ..conftest import CGROUPS, Node
 
 Bundles = Callable[..., Path]
-MODES = pytest.mark.parametrize("mode", ["hook", "spec"])
 
 _INFO = "device 0: 1024 MiB free of 1024 MiB\n"
 
@@ -65,12 +64,9 @@ def state(node: Node, container: str) -> dict[str, Any]:
     return found
 
 
-@MODES
 def test_a_container_of_a_read_only_bundle_has_its_slice_again_and_again(
     node: Node, bundles: Bundles, read_only: Callable[[Path], Path], mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
     root_elsewhere(bundle)
     before = (bundle / "config.json").read_bytes()
@@ -84,12 +80,9 @@ def test_a_container_of_a_read_only_bundle_has_its_slice_again_and_again(
     assert sorted(path.name for path in bundle.iterdir()) == ["config.json"]
 
 
-@MODES
 def test_the_ledger_has_the_engines_bundle_and_hooks_find_its_files(
     node: Node, bundles: Bundles, read_only: Callable[[Path], Path], mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["sleep", "inf"])
     root_elsewhere(bundle)
     volume = bundle.parent / f"{bundle.name}.volume"
@@ -124,12 +117,9 @@ def test_the_ledger_has_the_engines_bundle_and_hooks_find_its_files(
     assert ours(node) == []
 
 
-@MODES
 def test_a_read_only_root_folder_in_a_read_only_bundle(
     node: Node, bundles: Bundles, read_only: Callable[[Path], Path], mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
     change(bundle, lambda spec: spec["root"].update(readonly=True))
     config = bundle / "config.json"
@@ -145,12 +135,9 @@ def test_a_read_only_root_folder_in_a_read_only_bundle(
     assert ours(node) == []
 
 
-@MODES
 def test_leftovers_of_a_killed_start_go_with_the_next_one(
     node: Node, bundles: Bundles, read_only: Callable[[Path], Path], mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
     root_elsewhere(bundle)
     fifo = bundle.parent / f"{bundle.name}.fifo"
@@ -200,13 +187,10 @@ def test_a_runtime_that_fails_leaves_nothing_to_the_next_start(
     assert ours(node) == []
 
 
-@MODES
 @pytest.mark.parametrize("spelling", ["none", "short", "equals", "twice", "behind"])
 def test_every_spelling_of_the_bundle_is_replaced(
     node: Node, bundles: Bundles, read_only: Callable[[Path], Path], mode: str, spelling: str
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
     root_elsewhere(bundle)
     read_only(bundle)

@@ -191,7 +191,6 @@ def config_files() -> Iterator[list[ConfigFile]]:
         each.end()
 
 
-@MODES
 @pytest.mark.parametrize("kind", [Plain, Linked, HardLinked, BindMounted])
 def test_a_config_file_that_is_rewritten_stays_what_it_is(
     node: Node,
@@ -200,8 +199,6 @@ def test_a_config_file_that_is_rewritten_stays_what_it_is(
     kind: type[ConfigFile],
     mode: str,
 ) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
     there = kind(bundle)
     config_files.append(there)

@@ -125,16 +125,7 @@ def test_a_worker_that_has_asked_the_driver_ends_and_another_takes_its_place(
 def test_many_at_once_get_what_there_is_and_no_more(served: Node, bundles: Bundles) -> None:
     with_card(served, "1xT4")
     folders = [bundles("XPU_MEM=1G", args=["sleep", "1000"]) for _ in range(24)]
-    running = [
-        subprocess.Popen(
-            served.command("create", "--bundle", each, each.name),
-            env=served.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for each in folders
-    ]
+    running = served.create_all(folders)
     done = [each.wait(120) for each in running]
     assert done.count(0) == len(served.grants()) == 15
     served.close_containers()
