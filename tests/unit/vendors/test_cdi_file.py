@@ -1,4 +1,5 @@
-"""The CDI file: as its specification wants it, by any YAML reader, and written anew only where it is ours."""
+"""The CDI file: it follows its specification, any YAML reader can read it, and only our own file is written
+again."""
 
 from __future__ import annotations
 
