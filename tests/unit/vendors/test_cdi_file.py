@@ -71,6 +71,12 @@ def test_each_device_has_a_variable_of_its_own_that_asks_for_it() -> None:
     assert [each.selectors for each in whole] == [("0",), (_GPU,), ("1:0",), (_MIG,)]
 
 
+def test_a_mig_device_of_an_old_driver_has_its_index_alone_as_name() -> None:
+    part = Device("1:0", f"MIG-{_GPU}/1/0", "A100 MIG 1g.5gb", 5 << 30, (), "nvidia", parent="GPU-1")
+    names = [each["name"] for each in cdi.document(node(nvidia("450.80"), part), Config())["devices"]]
+    assert names == ["slice", "2g", "4g", "8g", "all", "1:0"]
+
+
 def test_yaml_and_json_say_the_same() -> None:
     found = cdi.text(_node(), Config())
     assert yaml.safe_load(found) == cdi.document(_node(), Config())
