@@ -30,12 +30,12 @@ LINES = {
     ),
     "restart-refused": (
         "a restart by policy that does not fit",
-        "docker gives up; the reason is in `State.Error` and `xpu events`",
+        "docker gives up: `State.Error` and `xpu events` say why",
     ),
     "boot": ("dockerd starts, as at a boot", "containers with a policy get a slice again"),
     "gpus": (
         "`--gpus`, `gpus:`, `reservations.devices`",
-        "refused by docker without NVIDIA's toolkit; nothing is booked",
+        "docker refuses them without NVIDIA's toolkit; no slice",
     ),
     "cdi": ("`--device yoyoworks.com/xpu=...`, compose's `driver: cdi`", "see [CDI devices](cdi.md)"),
     "compose": ("compose v2", "a slice for each replica; a refusal is its error"),

@@ -41,10 +41,8 @@ def devices(inventory: Inventory, config: Config) -> dict[str, dict[str, str]]:
     if here:
         found[cdi.ALL] = {"device": "all"}
     for each in here:
-        for name in (each.index, each.uuid):
-            # NVIDIA's drivers before 470 have MIG-GPU-<uuid>/1/0, and one such name makes engines refuse all.
-            if "/" not in name:
-                found[name] = {"device": name}
+        found[each.index] = {"device": each.index}
+        found[each.uuid] = {"device": each.uuid}
     return found
 
 

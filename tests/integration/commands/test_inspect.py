@@ -59,7 +59,7 @@ def three(node: Node, bundles: Bundles) -> str:
 
 
 def kill(pid: int) -> None:
-    """Kills a process of a container, and waits for its end."""
+    """Kills a process of a container, and waits until it is gone."""
     fd = os.pidfd_open(pid)
     signal.pidfd_send_signal(fd, signal.SIGKILL)
     select.select([fd], [], [])

@@ -222,7 +222,9 @@ def test_the_template_of_k3s_is_told_by_its_name(tmp_path: Path, verb: str) -> N
     assert template.read_text() == text
 
 
-def test_k3s_s_own_file_stays_and_ours_goes_into_the_folder_that_it_imports(tmp_path: Path) -> None:
+def test_k3s_s_own_file_stays_and_ours_goes_into_the_folder_that_it_imports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "config.toml"
     shape = "k3s' generated file, version 3, with a folder of its own"
     config.write_text(CONFIG_TOML[shape].replace("/etc/containerd", str(tmp_path)))
@@ -230,6 +232,12 @@ def test_k3s_s_own_file_stays_and_ours_goes_into_the_folder_that_it_imports(tmp_
     in_process("configure", "containerd", "--config", config, "--runtime-path", PROGRAM)
     assert config.read_bytes() == before
     assert PROGRAM in (tmp_path / "config-v3.toml.d" / "99-xpu.toml").read_text()
+    told = "xpu: note: k3s starts this containerd: restart k3s\n"
+    assert capsys.readouterr().err == told
+    in_process("configure", "containerd", "--config", config, "--runtime-path", PROGRAM)
+    assert capsys.readouterr().err == ""
+    in_process("unconfigure", "containerd", "--config", config)
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize(

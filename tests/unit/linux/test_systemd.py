@@ -1,4 +1,4 @@
-"""The call that tells systemd of a container's devices, and the refusal if it fails."""
+"""How systemd is told of a container's devices, and the refusal where it cannot be told."""
 
 from __future__ import annotations
 

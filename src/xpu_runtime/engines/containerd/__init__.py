@@ -66,7 +66,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     table = merged.containerd_table(read, version)
     # One that is there was made for a containerd that merges; it may be that it is just not on PATH now.
     merges = there if installed is None else drop_ins if installed >= merged.MERGES else []
-    if reader.is_made_anew(file) and reader.is_for_2(data):
+    if reader.maker_of(file) and reader.is_for_2(data):
         merges = drop_ins
     if merges and blocks.below(file.path, data, path) is None:
         drop_in = (there or merges)[0]
@@ -78,7 +78,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
                 "until unconfigure"
             )
             edit = edit.replace(notes=(*edit.notes, note))
-        return noted(file, (edit,), version, installed is not None, runtime_path, set_as_default)
+        edits = noted(file, (edit,), version, installed is not None, runtime_path, set_as_default)
+        return _restarts(file, edits)
 
     reader.check_stays(file)
     # A drop-in beside what goes into config.toml would be a second copy; a containerd that does not merge
@@ -188,7 +189,16 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     edits = [_unconfigured(file)] if file.text else []
     data = blocks.parse(file.path, file.text)
     there = [drop_in for drop_in in drop_ins_of(file, data) if drop_in.state is not None]
-    return (*edits, *_without_ours(there, data))
+    return _restarts(file, (*edits, *_without_ours(there, data)))
+
+
+def _restarts(file: TextFile, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """The edits, with a note where another program than systemd starts this containerd."""
+    maker = reader.maker_of(file)
+    if maker is None or all(edit.text == edit.file.text for edit in edits):
+        return edits
+    note = f"{maker} starts this containerd: restart {maker}"
+    return (edits[0].replace(notes=(*edits[0].notes, note)), *edits[1:])
 
 
 def _without_ours(there: list[TextFile], data: dict[str, Any], runtime_path: str = "") -> list[Edit]:

@@ -54,16 +54,17 @@ def is_for_2(data: dict[str, Any]) -> bool:
     return isinstance(version, int) and version > 2
 
 
-def is_made_anew(file: TextFile) -> bool:
-    """Whether a Kubernetes distribution writes this config.toml at each start of its own containerd."""
-    return _MADE_ANEW.search(file.text) is not None
+def maker_of(file: TextFile) -> str | None:
+    """The Kubernetes distribution that writes this config.toml anew at each start of its own containerd."""
+    found = _MADE_ANEW.search(file.text)
+    return found[1] if found else None
 
 
 def check_stays(file: TextFile) -> None:
     """ConfigError where a change of config.toml would be lost before its containerd reads it."""
-    if found := _MADE_ANEW.search(file.text):
+    if maker := maker_of(file):
         raise ConfigError(
-            f"{file.path} is written anew at each start of {found[1]}, and imports no folder",
+            f"{file.path} is written anew at each start of {maker}, and imports no folder",
             "write our table into the template beside it, or update to a release of 2026 or later, which "
             "imports one (docs/how-to/engines.md has both); nothing was changed",
         )
