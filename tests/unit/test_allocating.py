@@ -79,7 +79,7 @@ def test_shares_are_reserved_where_they_fit_and_none_of_them_where_one_does_not(
     assert enter(inventory, CONFIG, allocation("a", c=(share(0, 10, 60),))) is None
     told = refused(enter(inventory, CONFIG, allocation("b", c=(share(0, 8, 50), share(1, 8, 50)))))
     assert told == (
-        "what is assigned to pod default/pod-b is not free on this node (GPU 0: 6G free (10G reserved "
+        "the share assigned to pod default/pod-b is not free on this node (GPU 0: 6G free (10G reserved "
         "for pods), 8G requested and 40% cores free (60% reserved for pods), 50% requested)"
     )
     with PodLedger() as ledger:

@@ -175,8 +175,8 @@ def _read(names: Names) -> _Slices:
     for grant, position, slice_ in slices:
         if (got := shares.get((grant.id, position))) is not None and got.unmeasured:
             notes.append(
-                f"container {grant.container_id}: what it uses of the time of GPU {slice_.device_index} "
-                "cannot be measured now: guesses hold its cap, by a stricter rule"
+                f"container {grant.container_id}: its use of the time of GPU {slice_.device_index} "
+                "cannot be measured now: estimates hold its cap, more strictly"
             )
     notes += _of_the_agent(entries)
     for grant in grants:

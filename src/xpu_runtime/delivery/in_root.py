@@ -111,7 +111,7 @@ def _what_is_read_only(root: Root, error: OSError) -> str:
         place = "/"
     if place == "/":
         return "the image's root is on a read-only file system, where no mountpoint can be made"
-    return f"what is mounted at {place} is read-only, and no mountpoint can be made there"
+    return f"the mount at {place} is read-only, and no mountpoint can be made there"
 
 
 def _image_cache(root: Root) -> list[ldcache.Entry]:

@@ -241,11 +241,11 @@ def _of_command(command: dict[str, Any]) -> tuple[str, float]:
         if done.returncode:
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
             raise ConfigError(
-                f"{words[0]}, which is to print a token, failed with {done.returncode}: {last[0]}"
+                f"{words[0]}, which must print a token, failed with {done.returncode}: {last[0]}"
             )
         status = json.loads(done.stdout[:_MOST_BYTES]).get("status") or {}
     except (OSError, ValueError, AttributeError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{words[0]}, which is to print a token: {error}") from None
+        raise ConfigError(f"{words[0]}, which must print a token: {error}") from None
     if not status.get("token"):
         raise ConfigError(f"{words[0]} has printed no token", "credentials by certificate are not supported")
     return str(status["token"]), time.monotonic() + _TOKEN_S

@@ -184,7 +184,7 @@ def _unless_gone(error: OSError) -> None:
 
 def _of_another_version(folder: str) -> LedgerError:
     return LedgerError(
-        f"the ledger has to be made anew, and the container in {folder} got its slice from another "
+        f"the ledger must be made anew, and the container in {folder} got its slice from another "
         "version of this runtime, whose record of it is not known here",
         "install that version again, or stop that container",
     )

@@ -95,7 +95,7 @@ def warning(grant: Grant, position: int, amount: int) -> str:
     """One line for people."""
     return (
         f"container {grant.container_id}: the driver counts {show(amount)} on GPU "
-        f"{grant.slices[position].device_index} that its account has not: a program goes round the limit "
+        f"{grant.slices[position].device_index} that its account lacks: a program goes round the limit "
         "(see `xpu inspect`)"
     )
 

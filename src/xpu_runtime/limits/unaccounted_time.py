@@ -112,6 +112,6 @@ def warn(grants: list[Grant], shares: Shares) -> list[str]:
 def _warning(grant: Grant, position: int, percent: float) -> str:
     return (
         f"container {grant.container_id}: the driver counts {percent:.0f}% of the time of GPU "
-        f"{grant.slices[position].device_index} that its account has not: a program goes round the cap "
+        f"{grant.slices[position].device_index} that its account lacks: a program goes round the cap "
         "(see `xpu inspect`)"
     )

@@ -236,7 +236,7 @@ _SILENT = "its share is not known: the driver does not answer"
 
 def _of_page(got: sharing.Got) -> _Got:
     """The use that a slice with a cap has charged in its page."""
-    return _Got(got.percent, "cannot be measured now: guesses hold its cap" if got.unmeasured else "")
+    return _Got(got.percent, "cannot be measured now: estimates hold its cap" if got.unmeasured else "")
 
 
 def _by_driver(grant: Grant, slice_: Slice, busy: dict[int, float] | None) -> _Got:

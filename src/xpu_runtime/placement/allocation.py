@@ -71,7 +71,7 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
         return Refusal("wrong-assignment", f"the reservation of pod {container.pod} has just changed")
     elif now.key_id and now.key_id not in assignment.read_keys(config.kubernetes_keys):
         # Its author may take the assignment off the pod, and would keep what a stolen key has signed.
-        text = f"what is reserved for {now.label} was assigned with the key {now.key_id!r}, which this node"
+        text = f"the reservation of {now.label} was assigned with the key {now.key_id!r}, which this node"
         return Refusal("wrong-assignment", f"{text} does not have any more: delete the pod")
     return Place(ledger.uses_of_pod(container.uid), wanted)
 
@@ -99,7 +99,7 @@ def why_not(inventory: Inventory, config: Config, wanted: Allocation, uses: dict
             refusals.append(refusal)
     if not refusals:
         return None
-    text = f"what is assigned to {wanted.label} is not free on this node"
+    text = f"the share assigned to {wanted.label} is not free on this node"
     statuses = tuple(status for refusal in refusals for status in refusal.devices)
     return Refusal(refusals[0].code, text, statuses)
 

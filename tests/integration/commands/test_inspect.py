@@ -181,7 +181,7 @@ def test_a_container_that_goes_round_its_limit_is_marked_and_told_of(
     (entry,) = node.json("ps")
     assert entry["memory_used_bytes"] == 512 * MIB + CONTEXT
     assert entry["memory_unaccounted_bytes"] == 2000 * MIB + CONTEXT
-    line = f"container {container}: the driver counts 2300M on GPU 0 that its account has not"
+    line = f"container {container}: the driver counts 2300M on GPU 0 that its account lacks"
     shown = node.xpu("ps")
     assert "(2300M unaccounted)" in shown.stdout
     assert line in shown.stderr

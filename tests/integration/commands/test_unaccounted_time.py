@@ -24,7 +24,7 @@ def test_time_that_goes_round_the_cap_is_marked_and_told_of(
     assert node.json("ps")[0]["cores_got_percent"] == 0
     shown = node.xpu("ps")
     assert re.search(r" 0% \(\d+% unaccounted\) ", shown.stdout)
-    assert line in shown.stderr and "of the time of GPU 0 that its account has not" in shown.stderr
+    assert line in shown.stderr and "of the time of GPU 0 that its account lacks" in shown.stderr
     told = node.json("inspect", container)
     assert any(line in problem for problem in told["problems"])
     assert of_slice(node, container)["cores_unaccounted_percent"] > 80

@@ -153,7 +153,7 @@ def test_ps_shows_what_a_container_gets_and_says_where_it_cannot(node: Node, bun
         assert re.search(r" 30%    \d\d%  ", shown[1])
         state["guesses"] = 1
         done = node.xpu("ps")
-        assert "what it uses of the time of GPU 0 cannot be measured now" in done.stderr
+        assert "its use of the time of GPU 0 cannot be measured now" in done.stderr
         assert node.json("ps")[0]["cores_got_percent"] is None
     finally:
         stop.set()

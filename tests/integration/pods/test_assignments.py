@@ -153,7 +153,7 @@ def test_reservations_signed_with_a_removed_key_start_no_container(node: Node, b
     (node.folder / "keys").write_text(f"k2 {'ab' * 32}\n")
     told = refused(node, bundles(ALLOCATED, change=pod.container()))
     assert told.startswith(
-        "refused: what is reserved for pod default/web was assigned with the key 'k1', which"
+        "refused: the reservation of pod default/web was assigned with the key 'k1', which"
     )
     # An earlier version has not kept which key it was.
     allocated(node, of_assignment(pod.assignment(main=(share(uuid),)), "default", "web", ""))

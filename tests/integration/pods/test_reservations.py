@@ -59,7 +59,8 @@ def test_a_pod_that_docker_was_quicker_than_is_refused_with_figures(node: Node, 
     text = signed(pod.assignment(main=(share(uuid),)))
     told = refused(node, bundles(ALLOCATED, change=pod.container(assignment=text)))
     assert told == (
-        "refused: what is assigned to pod default/web is not free on this node (GPU 0: 3G free, 4G requested)"
+        "refused: the share assigned to pod default/web is not free on this node "
+        "(GPU 0: 3G free, 4G requested)"
     )
     assert allocations(node) == []
 

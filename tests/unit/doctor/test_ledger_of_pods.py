@@ -59,7 +59,7 @@ def test_a_container_that_was_never_started_is_reported_with_a_remedy(process: i
         "container main of pod default/web was created 10 minutes ago and never started, as where containerd "
         "was restarted in between: it holds its slice"
     )
-    assert found.todo == f"the pod's next try ends it; where there is none: kill -9 {process}"
+    assert found.todo == f"the pod's next try ends it; if there is none: kill -9 {process}"
 
 
 @CREATED

@@ -22,7 +22,7 @@ from xpu_runtime.kubernetes.extender.objects import Assumed
 from xpu_runtime.kubernetes.extender.verbs import Verbs
 from xpu_runtime.kubernetes.resources import Resources
 
-HELD = "it would fit but for places that are held for pods of groups not bound yet"
+HELD = "it would fit without the places that are held for pods of groups not bound yet"
 
 
 def member(name: str, group: str = "train", **amounts: Any) -> Json:

@@ -28,7 +28,9 @@ def look(machine: Machine) -> Iterator[Finding]:
         found = os.stat(path)
     except AssignmentError as error:
         if settings.kubernetes_placement == "node" and not os.path.lexists(path):
-            text = f"{path} is not there: what a scheduler assigns is refused, this node places pods itself"
+            text = (
+                f"{path} is missing: a scheduler's assignments are refused, and this node places pods itself"
+            )
             yield finding.ok(_CHECK, text)
         else:
             todo = error.todo
@@ -40,7 +42,7 @@ def look(machine: Machine) -> Iterator[Finding]:
         yield finding.problem(_CHECK, f"{path}: {error.strerror}", "find out why it is gone")
         return
     if found.st_uid or stat.S_IMODE(found.st_mode) & 0o077:
-        text = f"{path} can be read by others than root, who can then sign assignments"
+        text = f"users other than root can read {path}, and sign assignments with it"
         yield finding.problem(_CHECK, text, f"chown 0:0 {path}; chmod 600 {path}; and have new keys made")
         return
     required = "required" if settings.kubernetes_require_assignment else "not required"

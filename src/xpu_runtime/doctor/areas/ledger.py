@@ -145,7 +145,7 @@ def of_pods_containers(
                 f"container {name} of {labels.get(uid, f'pod {uid}')} was created {int(age) // 60} minutes "
             )
             text += "ago and never started, as where containerd was restarted in between: it holds its slice"
-            todo = f"the pod's next try ends it; where there is none: kill -9 {grant.pid}"
+            todo = f"the pod's next try ends it; if there is none: kill -9 {grant.pid}"
             yield finding.problem(_CHECK, text, todo)
     for each in allocations:
         yield from _beyond(each, [grant for grant in living if of_pods[grant.id][0] == each.uid])

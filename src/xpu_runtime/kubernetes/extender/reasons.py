@@ -30,7 +30,7 @@ _MOST_SHOWN = 8
 _LOOKED_AT = 32
 _LIMITS = "a memory limit", "a cap on cores"
 #: The reason that keeps a pod off nodes on which it would fit otherwise.
-_HELD = "; it would fit but for places that are held for pods of groups not bound yet"
+_HELD = "; it would fit without the places that are held for pods of groups not bound yet"
 
 
 class Reasons:
