@@ -69,7 +69,7 @@ class Node:
         return [*self.view, self.runtime, "--root", self.state_root, *words]
 
     def xpu(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs `xpu`; fails the test where it fails, unless told not to."""
+        """Runs `xpu`; if it fails, the test fails, unless `check` is False."""
         done = subprocess.run(
             [*self.view, self.prefix / "bin" / "xpu", *words],
             env=self.environ,

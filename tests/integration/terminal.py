@@ -49,7 +49,7 @@ class Terminal:
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def read(self) -> str:
-        """All that it has written so far."""
+        """All its output so far."""
         while select.select([self._end], [], [], 0.05)[0]:
             self.text += os.read(self._end, 1 << 16).decode()
         return self.text

@@ -168,7 +168,7 @@ def test_after_a_lost_ledger_running_containers_keep_their_devices(run_dir: Path
     running = Slice("1", "GPU-1", 4 * GIB, True, None, Holding())
     started = proc.start_time(os.getpid()) or 0
     wanted = Grant(0, "c1", "/c1", os.getpid(), started, "", "running", "hook", 0.0, ())
-    with PodLedger() as ledger:  # as it is made anew: it knows whose grant it is
+    with PodLedger() as ledger:  # it is made anew, and knows whose grant it is
         ledger.grant(wanted, lambda uses: (running,), (), ("u", "b"))
     web = pod("u", a=demand(2), b=demand(4))
     found = placed(allocate(inventory, CONFIG, web))

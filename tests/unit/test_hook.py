@@ -1,4 +1,4 @@
-"""The hook, when its container is gone in the middle of it."""
+"""The hook, if its container ends while the hook runs."""
 
 from __future__ import annotations
 

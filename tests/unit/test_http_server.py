@@ -50,7 +50,7 @@ def connected(port: int) -> socket.socket:
 
 
 def answers(connection: socket.socket, count: int = 1) -> list[tuple[str, bytes]]:
-    """Status and body of so many answers."""
+    """Status and body of this many answers."""
     reader, found = connection.makefile("rb"), []
     for _ in range(count):
         status, length = reader.readline().decode().split(" ", 1)[1].strip(), 0

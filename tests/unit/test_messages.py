@@ -16,7 +16,7 @@ LINE = re.compile(r"<28>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d xpu-container-runti
 
 @pytest.fixture
 def system_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
-    """A daemon's socket in the place of /dev/log."""
+    """A daemon's socket in /dev/log's place."""
     path = str(tmp_path / "log")
     monkeypatch.setattr(messages, "_SYSTEM_LOG", path)
     daemon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

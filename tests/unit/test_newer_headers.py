@@ -17,7 +17,7 @@ KNOWN = "CUresult CUDAAPI cuMemAlloc(CUdeviceptr *pointer);\n"
 
 
 def said(folder: Path, pip: str) -> list[str]:
-    """The lines for cuda.h's wheel, with a script in the place of pip."""
+    """The lines for cuda.h's wheel, with a script instead of pip."""
     script = folder / "pip"
     find = 'for to in "$@"; do [ "$was" = --dest ] && dest=$to; was=$to; done'
     script.write_text(f"#!/bin/sh\n{find}\n{pip}\n")

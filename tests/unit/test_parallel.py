@@ -1,4 +1,4 @@
-"""Tests that run side by side: one that is to be alone is, others are not, and a folder stays together."""
+"""Tests side by side: one marked `alone` runs alone, others do not, and a folder stays together."""
 
 from __future__ import annotations
 

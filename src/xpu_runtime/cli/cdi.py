@@ -62,14 +62,21 @@ def generate(output: str | None) -> None:
         click.echo(text, nl=False)
         return
     path = output or paths.cdi_file()
-    if output is None:
+    if not output:
         if os.path.lexists(path) and content.there(path) is None:
             raise ConfigError(
                 f"{path} was not written by `xpu cdi generate`", "move it away, then do this again"
             )
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    elif path.endswith(".json"):
-        text = json.dumps(content.document(inventory, config), indent=2) + "\n"
+    else:
+        # A rename would put a file in the place of /dev/null, of a FIFO, or of a link.
+        path = os.path.realpath(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ConfigError(
+                f"{output} is not a regular file", "give another path, or - for standard output"
+            )
+        if output.endswith(".json"):
+            text = json.dumps(content.document(inventory, config), indent=2) + "\n"
     files.write_atomic(path, text.encode())
     count = len(content.devices(inventory, config))
     click.echo(f"{path}: {count} devices; see them with `xpu cdi list`")

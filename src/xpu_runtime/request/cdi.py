@@ -8,7 +8,7 @@ it what it would get by XPU_MEM. Knows neither the file nor the node's devices.
 
 from __future__ import annotations
 
-from xpu_runtime.request.parse import CDI_PREFIX, Spelling
+from xpu_runtime.request.parse import CDI_PREFIX, MAX_DEVICES, Spelling
 from xpu_runtime.request.units import parse_memory
 
 #: The CDI kind of our devices.
@@ -24,14 +24,23 @@ VARIABLES = {
     "count": "XPU_COUNT",
     "device": "XPU_VISIBLE_DEVICES",
 }
+#: The characters of a device's value, besides letters and digits. An image may have written it, and messages
+#: and events show it: no line break, and no list of amounts.
+_MARKS = frozenset("-_.:/%")
+_LONGEST = 80
+#: How many of a container's devices a message names.
+_NAMED = 4
 #: One of them says how much a `slice` is.
 _SIZES = {*VARIABLES.values(), "XPU_RESERVATION"}
 
 
 def variable(name: str, part: dict[str, str]) -> str:
     """The variable of the device `name`, with its value; `part` has its part of the request by VARIABLES."""
-    key = "".join(letter if letter.isalnum() else "_" for letter in name.upper())
-    return f"{CDI_PREFIX}{key}={' '.join([name, *(f'{word}={value}' for word, value in part.items())])}"
+    return f"{_key(name)}={' '.join([name, *(f'{word}={value}' for word, value in part.items())])}"
+
+
+def _key(name: str) -> str:
+    return CDI_PREFIX + "".join(letter if letter.isalnum() else "_" for letter in name.upper())
 
 
 class _Device:
@@ -43,10 +52,12 @@ class _Device:
         self.part: dict[str, str] = {}
         for word in words:
             key, equals, value = word.partition("=")
-            if not (equals and value) or key not in VARIABLES or VARIABLES[key] in self.part:
+            if not (equals and _is_plain(value)) or key not in VARIABLES or VARIABLES[key] in self.part:
+                raise ValueError
+            if key == "count" and not (value.isdigit() and 1 <= int(value) <= MAX_DEVICES):
                 raise ValueError
             self.part[VARIABLES[key]] = value
-        if not self.name or ("XPU_VISIBLE_DEVICES" in self.part and len(self.part) > 1):
+        if not _is_plain(self.name) or ("XPU_VISIBLE_DEVICES" in self.part and len(self.part) > 1):
             raise ValueError
         if not self.part and self.name != SLICE:
             raise ValueError
@@ -54,6 +65,18 @@ class _Device:
     @property
     def whole_name(self) -> str:
         return f"{KIND}={self.name}"
+
+
+def _is_plain(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST and all(
+        (each.isascii() and each.isalnum()) or each in _MARKS for each in text
+    )
+
+
+def _together(devices: list[_Device]) -> str:
+    """The devices' names for a message."""
+    names = " and ".join(device.whole_name for device in devices[:_NAMED])
+    return f"{names} and {len(devices) - _NAMED} more" if len(devices) > _NAMED else names
 
 
 def expanded(
@@ -68,29 +91,26 @@ def expanded(
     devices, problems = _given(variables)
     if problems:
         return found, problems
-    names = [device.whole_name for device in devices]
+    names = _together(devices)
     sizes = [device for device in devices if "XPU_VISIBLE_DEVICES" not in device.part]
     if len(devices) > 1 and (0 < len(sizes) < len(devices) or any(not device.part for device in devices)):
         # Is 4g beside card 0 a slice of it, or one more?
-        told = f"{' and '.join(names)} do not add up"
-        return found, [f"{told}: give either whole devices, or sizes, or slice alone"]
+        return found, [f"{names} do not add up: give either whole devices, or sizes, or slice alone"]
     try:
         part = _sum(sizes) if sizes else {"XPU_VISIBLE_DEVICES": ",".join(_cards(devices))}
     except ValueError as error:
         return found, [str(error)]
     if not part and not has_default and not _SIZES.intersection(found):
         todo = f"add XPU_MEM, such as XPU_MEM=4G, or name another device of `xpu cdi list`, such as {KIND}=0"
-        return found, [f"nothing says how much {names[0]} is: {todo}"]
+        return found, [f"nothing says how much {names} is: {todo}"]
     for name, value in part.items():
         if name not in found:
-            spellings[name] = Spelling(" and ".join(names), value)
+            spellings[name] = Spelling(names, value)
             found[name] = value
         elif not _is_same(name, found[name], value):
             there = spellings.get(name) or Spelling(name, found[name])
             asked = f"{there.name}{': ' if '/' in there.name else '='}{found[name][:60]}"
-            problems.append(
-                f"{asked} contradicts {' and '.join(names)} ({name}={value}): leave one of them out"
-            )
+            problems.append(f"{asked} contradicts {names} ({name}={value[:60]}): leave one of them out")
     return found, problems
 
 
@@ -100,6 +120,8 @@ def _given(variables: dict[str, str]) -> tuple[list[_Device], list[str]]:
         if name.startswith(CDI_PREFIX):
             try:
                 devices.append(_Device(value))
+                if _key(devices[-1].name) != name:
+                    raise ValueError
             except ValueError:
                 problems.append(
                     f"{name[:60]}={value[:60]!r} is of no CDI device: such variables come with devices of "
@@ -112,9 +134,7 @@ def _cards(devices: list[_Device]) -> list[str]:
     """What devices that are whole ones name; ValueError with the problem."""
     cards = [device.part["XPU_VISIBLE_DEVICES"] for device in devices]
     if "all" in cards and len(cards) > 1:
-        raise ValueError(
-            f"{' and '.join(device.whole_name for device in devices)} do not add up: leave one out"
-        )
+        raise ValueError(f"{_together(devices)} do not add up: leave one out")
     return cards
 
 
@@ -122,7 +142,7 @@ def _sum(sizes: list[_Device]) -> dict[str, str]:
     """Several sizes as one request; ValueError with the problem."""
     if len(sizes) == 1:
         return sizes[0].part
-    names = " and ".join(device.whole_name for device in sizes)
+    names = _together(sizes)
     cores = {device.part.get("XPU_CORES") for device in sizes}
     memory = [device.part.get("XPU_MEM") for device in sizes]
     if len(cores) > 1 or None in memory:

@@ -41,8 +41,10 @@ def devices(inventory: Inventory, config: Config) -> dict[str, dict[str, str]]:
     if here:
         found[cdi.ALL] = {"device": "all"}
     for each in here:
-        found[each.index] = {"device": each.index}
-        found[each.uuid] = {"device": each.uuid}
+        for name in (each.index, each.uuid):
+            # NVIDIA's drivers before 470 have MIG-GPU-<uuid>/1/0, and one such name makes engines refuse all.
+            if "/" not in name:
+                found[name] = {"device": name}
     return found
 
 

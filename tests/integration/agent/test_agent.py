@@ -1,7 +1,7 @@
 """`xpu agent`: shares of a device's time between real containers' pages, and faults of the agent.
 
-The containers are real. The test writes their pages in the place of their programs, so that it can also lie;
-the driver's samples are those of a program that keeps a simulated card busy.
+The containers are real. The test writes their pages instead of their programs, so that it can also lie; the
+driver's samples are those of a program that keeps a simulated card busy.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def test_devices_slices_events_and_refusals_are_shown(
     (granted,) = (each for each in found["events"] if each["event"] == "granted")
     assert granted["devices"][0]["memory_bytes"] == 4 * GIB
     history = json.loads(asked(path, "/history.json")[2])
-    (sample,) = history["samples"]  # nobody had looked before, and there is no port
+    (sample,) = history["samples"]  # no reading was made before, and there is no port
     assert sample["slices"][0][:4] == [slice_["key"], second["uuid"], 0, 4 * GIB]
     assert history["since"] <= sample["time"]
     # The page shows later events, and after the removal of the ledger it does not show the old one.
@@ -103,7 +103,7 @@ def test_devices_slices_events_and_refusals_are_shown(
 def test_metrics_and_the_page_tell_the_same_when_both_are_asked(
     node: Node, capped: Make, start_agent: Serve
 ) -> None:
-    """The second one tells of no shorter time than the first."""
+    """The second answer is of no shorter time than the first."""
     container = capped(30)
     start_agent()
     path = on_socket(node)

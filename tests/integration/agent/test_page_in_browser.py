@@ -57,7 +57,7 @@ def page(node: Node, start_agent: Serve) -> Iterator[Callable[[], str]]:
             f"http://127.0.0.1:{port}/",
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        # A policy that forbids what the page does is told here too.
+        # The browser also reports a policy that forbids something of the page.
         assert done.returncode == 0 and ":CONSOLE" not in done.stderr, done.stderr
         return done.stdout
 
@@ -83,7 +83,7 @@ def test_cards_slices_refusals_and_events_are_shown(
     assert f"A {container[:12]} " in shown and "memory, cores: soft" in shown
     assert reason.splitlines()[0].split("; ")[0] in shown
     assert "+ granted" in shown and "▼ drained" in shown and "✕ refused" in shown
-    # Both bars of the second card have its slice, as wide as it is.
+    # Both bars of the second card show its slice, at the slice's width.
     widths = re.findall(r'class="part"[^>]*calc\(([\d.]+)% - 2px\)', markup)
     assert [round(float(each)) for each in widths] == [27, 30]
 

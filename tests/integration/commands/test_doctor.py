@@ -148,7 +148,7 @@ def test_why_nothing_stronger_holds_a_limit_is_told(node: Node) -> None:
     assert memory["state"] == "ok"
 
 
-@pytest.mark.usefixtures("copy")  # a clone may lie in a folder that only root may enter
+@pytest.mark.usefixtures("copy")  # a clone may be in a folder that only root may enter
 def test_without_root_doctor_names_the_checks_that_were_not_possible(node: Node) -> None:
     node.sim("1xT4")
     node.xpu("ps")
@@ -255,7 +255,7 @@ def test_a_missing_low_level_runtime_is_named_with_its_containers(
     shutil.copy("/usr/sbin/runc", copy)
     node.configure(f"low_level_runtimes: [{copy}, runc]\n")
     container = node.start(bundles())
-    # It has ended by itself, and its record is there until the next `xpu gc`: nobody need reach it.
+    # It has ended, and its record is there until the next `xpu gc`: no command need reach it.
     assert node.run(bundles(args=["true"])).returncode == 0
     copy.rename(node.folder / "away")
     told = found(node, "problem", "low-level runtime", f"{copy} is gone, and has created 1 container")

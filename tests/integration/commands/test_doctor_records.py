@@ -1,4 +1,5 @@
-"""`xpu doctor` on the ledger, pages and caches: each fault is really made, named, and gone when mended."""
+"""`xpu doctor` on the ledger, pages and caches: each fault is really made, named, and gone after the
+advice."""
 
 from __future__ import annotations
 
@@ -163,9 +164,7 @@ def test_something_in_the_caches_place_is_named_and_removing_it_helps(node: Node
     os.utime(node.config, (1, 1))  # one that has just changed is not compiled yet
     node.xpu("devices")
     names = ["inventory.json", "config.json", "runtimes.json"]
-    if (
-        "urandom" not in fault
-    ):  # it is no JSON, and one of another content is renewed like one of another version
+    if "urandom" not in fault:  # launcher.conf is no JSON: another content is renewed like another version
         names.append("launcher.conf")
     for name in names:
         path = node.run_dir / name

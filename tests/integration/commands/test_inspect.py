@@ -59,7 +59,7 @@ def three(node: Node, bundles: Bundles) -> str:
 
 
 def kill(pid: int) -> None:
-    """Kills a process of a container, and waits until it is gone."""
+    """Kills a process of a container, and waits for its end."""
     fd = os.pidfd_open(pid)
     signal.pidfd_send_signal(fd, signal.SIGKILL)
     select.select([fd], [], [])

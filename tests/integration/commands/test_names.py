@@ -141,7 +141,7 @@ def test_a_container_of_containerd_is_named_by_its_namespace(
     node.sim("1xT4-R580")
     plain = node.start(task("default", {}))
     node.start(task("default", {"nerdctl/name": "web"}))
-    node.start(task("moby", {"nerdctl/name": "web"}))  # docker's, which it would have to tell
+    node.start(task("moby", {"nerdctl/name": "web"}))  # docker's: its files have no such name
     node.start(bundles("XPU_MEM=1G", args=SLEEP))
     assert names(node) == [f"default/{plain}", "default/web", None, None]
     assert node.json("inspect", f"default/{plain}")["container_id"] == plain

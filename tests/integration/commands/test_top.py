@@ -136,7 +136,7 @@ def test_containers_without_a_cap_show_what_the_driver_tells(node: Node, with_lo
         assert [each["note"] for each in device["containers"]] == [None] * len(shares)
         return {"the card": device["busy_percent"], **shares}
 
-    assert got() == {"the card": 0, idle: 0}  # nobody is at work, says the driver
+    assert got() == {"the card": 0, idle: 0}  # the driver reports no work
     one = node.start(with_load("XPU_MEM=1G", args=words))
     until(lambda: (got()[one] or 0) > 80, "it has the card", 30)
     two = node.start(with_load("XPU_MEM=1G", args=words))
@@ -180,7 +180,7 @@ def test_use_that_the_driver_cannot_tell_apart_is_unknown_and_not_zero(
         ),
         ("nvmlDeviceGetProcessUtilization: NVML_ERROR_NOT_FOUND", 0, None),  # the card is idle
         ("nvmlDeviceGetUtilizationRates: NVML_ERROR_NOT_SUPPORTED", None, "has no sample of this device's"),
-        ("", None, "does not report the use of each process"),  # it is gone
+        ("", None, "does not report the use of each process"),  # the process is gone
     ],
 )
 def test_what_the_driver_does_not_tell_is_a_dash_with_the_reason(

@@ -16,7 +16,7 @@ from xpu_simulator.simulator import SimState
 from ..conftest import Node
 
 Bundles = Callable[..., Path]
-#: A library in the place of NVML that says so when somebody loads it.
+#: A library in NVML's place that reports when somebody loads it.
 EVIL = """#include <fcntl.h>
 __attribute__((constructor)) static void loaded(void) { open("%s", O_CREAT | O_WRONLY, 0600); }
 """

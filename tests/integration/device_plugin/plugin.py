@@ -66,7 +66,7 @@ class Plugin:
         needed[self.process] = self.log_file
 
     def may_end(self) -> None:
-        """It may end by itself: the awaited state does not need it."""
+        """The plugin may end by itself: the awaited state does not need it."""
         assert self.process is not None
         needed.pop(self.process)
 

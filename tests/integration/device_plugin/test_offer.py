@@ -148,7 +148,7 @@ def test_a_card_that_is_lost_is_unhealthy_in_the_status_of_its_pods_alone_and_re
     up(lost)
 
     def sick() -> set[str]:
-        """The pods that are told by an ID that it is not healthy."""
+        """The pods with an unhealthy ID."""
         return {name for name in cards if "Unhealthy" in kubelet.resource_status(name)[MEMORY].values()}
 
     until(lambda: sick() == {"b", "f"}, "the pods of the second card know, and no others")

@@ -83,7 +83,7 @@ def test_while_the_api_server_is_away_pods_that_it_told_of_can_start(
     # The ledger knows it still.
     kubelet.pre_start("a", MEMORY)
     assert len(allocations()) == 1
-    # One that nobody has told of waits until there is somebody to ask.
+    # An unreported pod waits until the API server can be asked.
     pod(plugin.api, "b", {MEMORY: "4"})
     kubelet.allocate("b", MEMORY, 4)
     timer = threading.Timer(1, plugin.api.up)

@@ -48,7 +48,7 @@ def daemon(tmp_path: Path) -> Iterator[Any]:
 
     yield start
     stop()
-    # dockerd leaves its network namespace mounted where it kept its state.
+    # dockerd leaves its network namespace mounted in its state folder.
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         if line.split()[1].startswith((str(tmp_path), str(state))):
             subprocess.run(["umount", line.split()[1]], check=True)

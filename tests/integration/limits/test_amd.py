@@ -63,7 +63,7 @@ def test_a_container_gets_a_whole_gpu(node: Node, bundles: Bundles, amd: Tree) -
     assert row["memory_bytes"] is None  # no limit: it has all of the device
     assert node.grants()[0].slices[0].memory_bytes == 64 * GIB
     assert (row["memory_backend"], row["state"]) == (None, "running")
-    assert row["memory_used_bytes"] is None  # nobody tells
+    assert row["memory_used_bytes"] is None  # it is not known
     assert "  used     -\n" in node.xpu("inspect", container).stdout
     listed = node.oci("exec", container, *LIST_DEV)
     assert {"kfd", "dri", "renderD128", "/dev/kfd", "666"} <= visible(listed), listed.stderr

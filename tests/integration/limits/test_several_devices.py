@@ -54,7 +54,7 @@ def test_a_container_has_a_budget_of_each_of_its_devices(
     (grant,) = node.json("inspect", both.id)["grants"]
     assert [slice_["cores_in_force"] for slice_ in grant["slices"]] == [5, 60]
 
-    # Memory is held meanwhile, of each device its own.
+    # Meanwhile each device's memory is held.
     with Program(node, both.id, "fill", 2, 700, 700) as program:
         results = ["CUDA_SUCCESS", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_SUCCESS", "CUDA_SUCCESS"]
         wanted = [f"device {at // 2}: 700 MiB: {result}" for at, result in enumerate(results)]

@@ -4,6 +4,8 @@ without."""
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +103,31 @@ def test_the_file_follows_the_devices(node: Node) -> None:
     )
     node.xpu("devices")
     assert file.read_text() == "kind: yoyoworks.com/xpu\n"
+
+
+def test_only_a_file_is_replaced_by_output(node: Node, tmp_path: Path) -> None:
+    os.mknod(device := tmp_path / "null.yaml", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mkfifo(fifo := tmp_path / "fifo")
+    for path in (device, fifo, tmp_path):
+        before = os.lstat(path)
+        done = node.xpu("cdi", "generate", "--output", path, check=False)
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"xpu: {path} is not a regular file: give another path, or - for standard output\n",
+        )
+        assert os.path.samestat(before, os.lstat(path))
+    (target := tmp_path / "file").write_text("before")
+    (link := tmp_path / "link.json").symlink_to(target)
+    node.xpu("cdi", "generate", "--output", link)
+    assert link.is_symlink() and json.loads(target.read_text())["kind"] == "yoyoworks.com/xpu"
+
+
+def test_an_empty_output_is_the_usual_place(node: Node) -> None:
+    file = node.run_dir / "cdi" / "yoyoworks.com-xpu.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("of somebody else")
+    assert "was not written by" in node.xpu("cdi", "generate", "--output", "", check=False).stderr
+    assert file.read_text() == "of somebody else"
 
 
 def test_list_shows_the_names_for_engines_and_their_requests(node: Node) -> None:

@@ -149,7 +149,7 @@ def test_with_no_ledger_and_with_one_of_another_layout_an_end_is_an_end(node: No
         db.execute("UPDATE meta SET version = 99")
     db.close()
     node.remove(second)
-    # Nothing lives in it any more: it is made anew.
+    # No process lives in it any more: it is made anew.
     assert node.grants() == []
     node.run(bundles("XPU_MEM=15G"))
     assert node.grants() == [] and left(node) == []

@@ -67,7 +67,7 @@ def instants(trace: Path) -> list[str]:
         if name == "execve" and 'runc"' in rest:
             break
         if parenthesis and name != "execve":
-            # strace counts each system call by itself.
+            # strace counts each kind of system call separately.
             seen[name] = seen.get(name, 0) + 1
             found.append(f"--inject={name}:signal=KILL:when={seen[name]}")
     return found

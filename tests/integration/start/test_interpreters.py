@@ -1,8 +1,7 @@
-"""Other interpreters than the one that this was made with: no part of a container's start depends on one.
+"""Other interpreters than the build's: no part of a container's start depends on one.
 
-A start takes C halves of the standard library where others take the modules for all, and its own modules from
-one file that is for one version. Where one of these is missing, has changed or is damaged, a start takes
-longer.
+A start uses only the C halves of the standard library's modules, and its own modules from one file for one
+version. If one of these is missing, has changed or is damaged, a start takes longer.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def test_a_cgroup_that_systemd_manages_gets_rules_that_systemd_can_keep(
             found = os.stat(link).st_rdev
             assert (os.major(found), os.minor(found)) == numbers
         else:
-            assert not link.exists()  # nobody would read it, and nobody would take it away
+            assert not link.exists()  # nobody would read it, and nobody would remove it
     node.xpu("gc")
     assert node.grants() == []
 

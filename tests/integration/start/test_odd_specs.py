@@ -96,7 +96,7 @@ def test_a_spec_that_comes_through_a_fifo_is_runc_s_alone(node: Node, bundles: B
             assert (done.returncode, done.stdout, done.stderr) == (0, _SAID, "")
             assert writer.wait(60) == 0
         finally:
-            writer.kill()  # it waits for a reader where nobody has opened the FIFO
+            writer.kill()  # it waits for a reader if nobody has opened the FIFO
 
 
 @pytest.mark.parametrize("odd", ["trailing bytes", "no UTF-8", "a large state"])

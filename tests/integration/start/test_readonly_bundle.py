@@ -40,7 +40,7 @@ def read_only(node: Node) -> Iterator[Callable[[Path], Path]]:
 
 
 def root_elsewhere(bundle: Path) -> None:
-    """Puts the root folder where it can be written."""
+    """Moves the root folder to a place that can be written."""
     there = bundle.parent / f"{bundle.name}.root"
     (bundle / "rootfs").rename(there)
     change(bundle, lambda spec: spec["root"].update(path=f"../{there.name}"))

@@ -19,7 +19,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _wait_for(path: Path, lines: int) -> list[int]:
-    """Numbers of the processes that have lived, once there are so many."""
+    """The numbers of the processes that have lived, when there are this many."""
     end = time.monotonic() + 30
     while not path.exists() or path.read_text().count("\n") < lines:
         assert time.monotonic() < end, "no process was started"

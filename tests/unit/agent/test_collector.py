@@ -87,7 +87,7 @@ def own_number() -> Callable[[bytes], bytes]:
 
 def test_one_process_answers_again_and_again(start: Start) -> None:
     scraper = start(own_number)
-    assert scraper.collector.fileno() is None  # nobody has asked
+    assert scraper.collector.fileno() is None  # no client has asked
     first = scraper.ask()
     assert first[0] == 200 and first[1] != str(os.getpid())
     assert scraper.ask() == first

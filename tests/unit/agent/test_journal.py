@@ -20,7 +20,7 @@ from xpu_runtime.ledger.store import Ledger
 
 @pytest.fixture
 def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Listens in the place of journald."""
+    """A socket that listens in journald's place."""
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
     monkeypatch.setattr(journal, "_SYSLOG", str(tmp_path / "log"))

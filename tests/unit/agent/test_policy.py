@@ -43,14 +43,15 @@ def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) ->
         ([wants(10, BURST), uses(30, 35, BURST), idle(60)], [65, 35, 60]),
         ([wants(30, BURST), uses(70, 20, FIXED)], [80, 70]),
         ([wants(30, BURST), uses(70, 20, BURST)], [80, 70]),
-        # one that is alone and waits for nothing must not be cut to its cap, where it would wait
+        # a slice that is alone and waits for nothing must not be cut to its cap, because it would have to
+        # wait there
         ([uses(30, 90, BURST)], [100]),
         # weight: all of it, in proportion
         ([wants(20, WEIGHT), wants(60, WEIGHT)], [25, 75]),
         ([wants(20, WEIGHT), wants(20, WEIGHT)], [50, 50]),
         ([wants(60, WEIGHT), wants(20, WEIGHT), idle(20, WEIGHT)], [75, 25, 20]),
         ([wants(60, WEIGHT), wants(20, WEIGHT), wants(20, WEIGHT)], [60, 20, 20]),
-        # both: burst counts as one of the average cap
+        # both: the burst slices count as one with the average cap
         ([wants(10, WEIGHT), wants(20, BURST), wants(30, WEIGHT)], [10 + 40 / 6, 20 + 40 / 3, 50]),
         # priority: the rest goes to high first; low is guaranteed only the floor
         ([wants(30, BURST, HIGH), wants(30, BURST)], [70, 30]),

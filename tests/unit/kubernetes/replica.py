@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 
 
 def until(holds: Callable[[], object], what: str) -> None:
-    """Waits for that to hold; fails where it does not in time."""
+    """Waits until the condition holds; the test fails if that takes too long."""
     end = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < end, f"waited in vain until {what}"

@@ -38,7 +38,7 @@ def cluster(*nodes: Json, clock: Clock | None = None, policy: str = "binpack") -
 
 
 def tell(of: Cluster, each: Json) -> None:
-    """A watch's word of a node."""
+    """A watch's report of a node."""
     metadata = each["metadata"]
     of.set_node(metadata["name"], metadata["annotations"], metadata["labels"])
 

@@ -135,7 +135,7 @@ def test_a_bind_on_another_node_than_the_last_answer_ends_the_groups_places() ->
 
 
 def test_a_bind_takes_no_place_that_another_has_got_from_elsewhere() -> None:
-    # As by a replica that led meanwhile.
+    # Another replica that led meanwhile has bound it.
     asking, pods = Asking(node("n1", 2)), members(2, mem=16)
     assert asking.fits(pods[0]) == ["n1"]
     elsewhere = pod("elsewhere", mem=16)

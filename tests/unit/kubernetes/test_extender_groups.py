@@ -26,7 +26,7 @@ HELD = "it would fit without the places that are held for pods of groups not bou
 
 
 def member(name: str, group: str = "train", **amounts: Any) -> Json:
-    """A pod that Coscheduling takes for one of that group."""
+    """A pod that Coscheduling counts to that group."""
     made = pod(name, **amounts)
     made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}
     return made
@@ -89,7 +89,7 @@ class Asking:
         return self.of.counts()["held"]
 
     def after(self, seconds: float) -> int:
-        """How much is held so many seconds later."""
+        """How many places are held so many seconds later."""
         self.clock.now += seconds
         self.of.expire()
         return self.held()
@@ -348,7 +348,7 @@ def test_a_group_of_coscheduling_that_never_runs_keeps_its_places_from_others_fo
     assert asking.after(VAIN_S) == 2
     assert [asking.fits(each) for each in pods[:2]] == [["n1"], ["n1"]]
     assert asking.after(VAIN_S) == 0
-    # A bind tells that it runs.
+    # A bind shows that the group runs.
     assert [asking.fits(each) for each in pods[:2]] == [["n1"], ["n1"]]
     assert asking.bind(pods[0])
     assert asking.after(VAIN_S) == 1

@@ -55,9 +55,9 @@ class Life(RuleBasedStateMachine):
         #: By UID: the pod, its node and its assignment, as the API has them.
         self.bound: dict[str, tuple[Json, str, Assignment]] = {}
         self.asking: list[Json] = []
-        #: UIDs of those of which a place is held for their group.
+        #: UIDs of the pods that have a place held for their group.
         self.holding: set[str] = set()
-        #: Those that have gone of late, as they were.
+        #: The pods that have gone of late, as they were.
         self.gone: list[Json] = []
 
     @rule(amounts=amounts, containers=st.integers(1, 2))
@@ -155,7 +155,7 @@ class Life(RuleBasedStateMachine):
         held = {each.uid for each in self.of.expire()}
         assert held <= self.holding
         self.holding -= held
-        self.gone.clear()  # no request lasts so long
+        self.gone.clear()  # no request takes this long
 
     @invariant()
     def nothing_is_given_twice(self) -> None:

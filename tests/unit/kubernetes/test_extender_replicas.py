@@ -241,7 +241,7 @@ def test_a_watch_that_cannot_go_on_ends_the_replica(
 
 
 class Losing(Alone):
-    """Leads, for as often as it is still to say so."""
+    """A leadership that says so a given number of times, and then no longer."""
 
     left = 1_000_000
 

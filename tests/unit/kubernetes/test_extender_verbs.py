@@ -60,7 +60,7 @@ def why(of: Verbs, asking: Json, *names: str) -> Any:
 
 
 def taken(of: Verbs, name: str, **amounts: Any) -> None:
-    """A pod is there with so much."""
+    """Enters a pod that holds this much."""
     made = of._cluster.pod(pod("taken", **amounts))
     assert made is not None
     assert of._cluster.assume(made, name, 60) is not None

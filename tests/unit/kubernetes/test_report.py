@@ -51,7 +51,7 @@ def has_reserved(data: dict[str, Any], pods: list[Assignment]) -> dict[str, Any]
 
 
 def bound(pods: list[Assignment]) -> list[report.Pod]:
-    """These pods, as the API tells of them."""
+    """These pods, as the API reports them."""
     return [report.Pod(each.uid, each.node) for each in pods]
 
 

@@ -53,7 +53,7 @@ def chooser(chosen: Allocation) -> Callable[[dict[str, Use], Allocation | None],
 
 
 def run(ledger: Ledger, name: str, *parts: Share, of: tuple[str, str] | None = None, pid: int = 0) -> Grant:
-    """Grants it to a container; one that lives as long as the test."""
+    """Grants it to a container that lives as long as the test."""
     pid = pid or os.getpid()
     started = proc.start_time(pid) or 0
     slices = tuple(

@@ -270,7 +270,7 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
         # One step of cores is left, and less memory than was asked for.
         ({"MEM": "8G", "CORES": "50"}, {"GPU-0": Use(12 * GIB, 95, 1), "GPU-1": Use(16 * GIB, 0, 1)},
          {"XPU_MEM": "4G", "XPU_CORES": "5"}),
-        # All cores are booked, of which nobody asks for any.
+        # All cores are booked, and nobody asks for any.
         ({"MEM": "20G"}, {"GPU-0": Use(4 * GIB, 100, 1), "GPU-1": Use(4 * GIB, 100, 1)}, {"XPU_MEM": "12G"}),
         # Just the cores are left on the one, and more memory on the other.
         ({"MEM": "10G", "CORES": "50"}, {"GPU-0": Use(8 * GIB, 50, 1), "GPU-1": Use(7 * GIB, 95, 1)},

@@ -145,7 +145,7 @@ def test_each_event_has_the_name_of_its_time(db: sqlite3.Connection) -> None:
         events.record(db, events.GRANTED, container, name=name)
         events.record(db, events.RELEASED, container)
 
-    for name in ("web", "db", "db", ""):  # renamed, started again, and another one of which that is not known
+    for name in ("web", "db", "db", ""):  # renamed, started again, and another one without a known name
         start_and_end("c", name)
     assert [each.name for each in events.read(db, 0, 0.0)] == ["web", "web", "db", "db", "db", "db", "", ""]
     assert [each.name for each in events.read(db, 3, 0.0, 2)] == ["db", "db"]

@@ -15,7 +15,7 @@ from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import proc
 
-#: The number of the host's PID namespace, and those of two others.
+#: The number of the host's PID namespace, and of two others.
 HOST, ONE, OTHER = 4026531836, 4026532000, 4026532001
 SLICES = (Slice("0", "GPU-0", 1 << 30, True, None, Holding()),)
 

@@ -29,7 +29,7 @@ class Process:
 
 @pytest.fixture
 def processes() -> Iterator[list[Process]]:
-    """Two that live, and one that has ended."""
+    """Two running processes, and one that has ended."""
     made = [Process() for _ in range(3)]
     made[2].end()
     yield made

@@ -27,7 +27,7 @@ from xpu_runtime.vendors.inventory import Device, Inventory
 MIB, GIB = 1 << 20, 1 << 30
 UUIDS = ("GPU-00112233-4455-6677-8899-aabbccddee00", "GPU-00112233-4455-6677-8899-aabbccddee01")
 GPUS = tuple(Device(str(n), uuid, "Tesla T4", 15 * GIB, (), "nvidia") for n, uuid in enumerate(UUIDS))
-#: A driver that tells nothing of processes.
+#: A driver that reports nothing of processes.
 FOUND = Inventory("/", True, GPUS, (), ())
 HELD = Holding("library", "soft", None, None)
 

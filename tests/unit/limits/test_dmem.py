@@ -91,7 +91,7 @@ def test_a_limit_is_imposed_shown_changed_and_lifted(cgroup: Path) -> None:
 
 
 def test_a_change_is_not_for_the_next_cgroup_of_the_same_name(cgroup: Path) -> None:
-    """As of a container that was started again meanwhile."""
+    """The cgroup of a container that was started again meanwhile."""
     with dmem.BACKEND.open(FOUND, grant(cgroup)) as change:
         cgroup.rename(cgroup.with_name("before"))
         cgroup.mkdir()

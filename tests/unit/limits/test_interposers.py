@@ -1,4 +1,4 @@
-"""Which libcuda lies behind the interposer: the driver's, or one that an image has for newer CUDA."""
+"""The libcuda behind the interposer: the driver's, or one that an image has for newer CUDA."""
 
 from __future__ import annotations
 

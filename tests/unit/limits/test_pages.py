@@ -123,7 +123,7 @@ def test_memory_of_a_dead_process_that_a_living_one_has_open_is_in_use(folder: P
     write_slot(folder, 2, pid=0, name=b"", used=2 * MIB, exported=2 * MIB, kinds={"freed_exported": 2 * MIB})
     lock = lock_slots(folder, 1)
     assert usage_page.held(usage_page.slots(str(folder), 1), 0) == {0: 3 * MIB, 1: MIB, 2: 2 * MIB}
-    # Nobody has anything open any more, or only one that is dead himself.
+    # No process has anything open any more, or only a dead one.
     write_slot(folder, 1, pid=2, name=b"user", used=MIB, imports=0)
     write_slot(folder, 3, pid=4, name=b"gone", used=MIB, imports=1)
     assert usage_page.held(usage_page.slots(str(folder), 1), 0) == {0: 0, 1: MIB, 2: 0, 3: 0}

@@ -20,7 +20,7 @@ UUID, OTHER = "GPU-0", "GPU-1"
 
 
 class Keeper(Backend):
-    """Stands in the place of a backend that keeps a folder for each device."""
+    """A backend that keeps a folder for each device."""
 
     NAME = "library"
 
@@ -116,7 +116,7 @@ def test_a_lock_that_is_kept_is_not_waited_for_for_ever(keeper: Keeper) -> None:
 
 
 def test_an_end_does_not_wait_for_a_start_that_hangs(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine waits for the container's end meanwhile."""
+    """Meanwhile the engine waits for the container's end."""
     last = book(grant("a"))
     started = time.monotonic()
     with per_device.Locked("library", UUID):

@@ -165,7 +165,7 @@ def test_a_page_made_anew_has_its_backends_present_limits(run_dir: Path) -> None
         slices=(slice_.replace(holding=Holding("library", "soft", "library", "soft")),)
     )
     enforce.prepare(anew, Request())
-    assert pages.quota(str(first.folder)).limits == (None,)  # a hook that is called twice makes nothing anew
+    assert pages.quota(str(first.folder)).limits == (None,)  # a second call of the hook makes nothing anew
     enforce.prepare(anew, Request(sched="weight"), anew=True)
     page = pages.quota(str(first.folder))
     assert (page.limits, page.cores, page.policies) == ((4 * GIB,), (30,), (pages.Policy("weight"),))

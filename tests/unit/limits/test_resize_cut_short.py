@@ -150,7 +150,7 @@ def test_a_containers_lease_on_its_quota_page_holds_up_no_other_container(contai
     change = threading.Thread(target=container.set, args=(6 * GIB,))
     change.start()
     assert holder.stdout.readline() == b"somebody waits\n"
-    # Another container's start takes place meanwhile.
+    # Meanwhile another container starts.
     other = Container("c9", GIB)
     assert change.is_alive()
     holder.communicate(b"\n")

@@ -1,4 +1,4 @@
-"""How systemd is told of a container's devices, and the refusal where it cannot be told."""
+"""The call that tells systemd of a container's devices, and the refusal if it fails."""
 
 from __future__ import annotations
 

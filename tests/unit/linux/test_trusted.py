@@ -72,7 +72,7 @@ def test_in_a_sticky_folder_roots_files_are_fixed_and_the_folder_itself_is_not(f
 
 
 def test_a_read_only_mount_of_a_users_folder_is_not_fixed(folder: Path) -> None:
-    """The user writes into it where it is mounted for writing."""
+    """The user writes into the folder at its writable mount."""
     os.chown(folder / "a", 1000, 1000)
     program = f"from xpu_runtime.linux import trusted; print(trusted.real('{folder}/a/b/file'))"
     script = f"""mount --bind {folder}/a {folder}/a; mount -o remount,bind,ro {folder}/a; exec "$@" """

@@ -127,7 +127,7 @@ def test_late_markers_count_as_of_now_and_take_nothing_back(measure: Measure) ->
     measure.probe(5 * MS)
     measure.ends(3 * MS)
     assert measure.used() == 5 * MS
-    measure.ends(6 * MS)  # more ends than begins: of a stream whose begin nobody saw
+    measure.ends(6 * MS)  # more ends than begins: the begin of a stream was missed
     assert (measure.used(), measure.state.active) == (5 * MS, 0)
 
 

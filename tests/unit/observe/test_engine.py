@@ -76,7 +76,7 @@ def test_an_engine_that_answers_a_byte_at_a_time_is_given_up(
                     connection.sendall(b" ")
                     time.sleep(0.1)
             except OSError:
-                pass  # the asker has gone
+                pass  # the asker is gone
 
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)

@@ -1,5 +1,5 @@
-"""Names of containers: those that engines' files tell, and that no more of them are remembered than there is
-use for, however long one looks."""
+"""Names of containers: those in engines' files; and no more are remembered than are needed, even in a long
+watch."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_refusal_tells_what_is_free_of_each_device_and_what_would_fit() -> Non
     assert refused.code == "not-enough-memory"
     assert [device.free_memory_bytes for device in refused.devices] == [3 * GIB] * 4
     assert refused.nearest == {"XPU_MEM": "3G"}
-    # A reason that devices share is told once.
+    # A reason that devices share is given once.
     assert "(GPU 0-3: 3G free, 4G requested)" in refused.line()
 
 

@@ -141,7 +141,7 @@ pods = st.builds(
 
 
 def all_places(devices: int, pod: PodShape) -> Iterator[Places]:
-    """Every way to give each container so many devices."""
+    """Every way to give each container its number of devices."""
     kinds = [
         list(itertools.product(*(itertools.combinations(range(devices), s.count) for s in part)))
         for part in (pod.containers, pod.init, pod.sidecars)

@@ -92,10 +92,22 @@ def test_an_annotation_that_contradicts_is_told_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     "variable",
     ["XPU_CDI_A=", "XPU_CDI_A=a", "XPU_CDI_A=a mem", "XPU_CDI_A=a mem=", "XPU_CDI_A=a meme=4G",
-     "XPU_CDI_A=a mem=1G mem=2G", "XPU_CDI_A=a device=0 mem=1G", "XPU_CDI_A= mem=1G"],
+     "XPU_CDI_A=a mem=1G mem=2G", "XPU_CDI_A=a device=0 mem=1G", "XPU_CDI_A= mem=1G",
+     "XPU_CDI_A=a mem=1G count=9999999999", "XPU_CDI_A=a mem=1G count=-5", "XPU_CDI_A=a mem=1G count=1_0",
+     "XPU_CDI_A=a mem=1G count=0", "XPU_CDI_A=a mem=1G count=\u0663", "XPU_CDI_A=a mem=1G,1G",
+     "XPU_CDI_A=a\nxpu: mem=1G", "XPU_CDI_A=a\x1b[31m mem=1G", f"XPU_CDI_A={'a' * 81} mem=1G",
+     "XPU_CDI_=4g mem=4G", "XPU_CDI_A=4g mem=4G"],
 )  # fmt: skip
 def test_a_variable_that_no_file_of_ours_has_is_refused(variable: str) -> None:
     assert "is of no CDI device: such variables come with" in refusal(variable)
+    # Beside a device that there is, too: what the two add up to must not count.
+    assert "is of no CDI device: such variables come with" in refusal(_4G, variable)
+
+
+def test_a_message_names_few_of_very_many_devices() -> None:
+    said = refusal(*(f"XPU_CDI_X{number}=x{number} mem=1G cores=10" for number in range(5000)), "XPU_MEM=1G")
+    assert "yoyoworks.com/xpu=x3 and 4996 more" in said
+    assert len(said) < 1000
 
 
 def test_what_a_device_stands_for_is_checked_as_a_variable_is() -> None:

@@ -108,7 +108,7 @@ def test_kfd_reports_the_memory_of_processes(tmp_path: Path) -> None:
     assert discovered.driver is not None
     used = VENDOR.memory_by_process(discovered.driver, discovered.devices)
     assert used == {"GPU-0000000000000001": {4711: 3 << 30}, "GPU-0000000000000002": {4711: 0}}
-    shutil.rmtree(processes)  # as with an older kernel, which does not tell
+    shutil.rmtree(processes)  # as with an older kernel, which does not report it
     assert VENDOR.memory_by_process(discovered.driver, discovered.devices) is None
 
 

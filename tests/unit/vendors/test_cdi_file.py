@@ -1,4 +1,5 @@
-"""The CDI file: as its specification wants it, by any YAML reader, and written anew only where it is ours."""
+"""The CDI file: it follows its specification, any YAML reader can read it, and only our own file is written
+again."""
 
 from __future__ import annotations
 
@@ -68,6 +69,12 @@ def test_each_device_has_a_variable_of_its_own_that_asks_for_it() -> None:
     assert ([each.text() for each in size.memory], size.cores, size.count) == (["50%"], 25, 2)
     assert every.choice == "all"
     assert [each.selectors for each in whole] == [("0",), (_GPU,), ("1:0",), (_MIG,)]
+
+
+def test_a_mig_device_of_an_old_driver_has_its_index_alone_as_name() -> None:
+    part = Device("1:0", f"MIG-{_GPU}/1/0", "A100 MIG 1g.5gb", 5 << 30, (), "nvidia", parent="GPU-1")
+    names = [each["name"] for each in cdi.document(node(nvidia("450.80"), part), Config())["devices"]]
+    assert names == ["slice", "2g", "4g", "8g", "all", "1:0"]
 
 
 def test_yaml_and_json_say_the_same() -> None:

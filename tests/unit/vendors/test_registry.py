@@ -1,4 +1,4 @@
-"""Vendors side by side: their order, their numbers, one that fails, and one of a test's own."""
+"""Several vendors: their order, their numbers, a vendor that fails, and one of a test's own."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_vendor_is_registered_by_being_there(tmp_path: Path, monkeypatch: pyte
     found = registry.discover(str(tmp_path), False)
     assert [device.uuid for device in found.devices] == ["XPU-acme-0"]
     assert [vendor.name for vendor in registry.every()] == ["nvidia", "amd", "acme"]
-    assert registry.memory_by_process(found, []) == {}  # this one's driver tells of no process
+    assert registry.memory_by_process(found, []) == {}  # this one's driver reports no process
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,6 @@ def test_it_is_opened_again_after_some_time(
 def test_where_no_driver_answers_that_is_an_error(
     two_vendors: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(AMD), "utilization", lambda *_, whole: None)  # as where it tells of no process
+    monkeypatch.setattr(type(AMD), "utilization", lambda *_, whole: None)  # as if it reported no process
     with pytest.raises(DeviceError, match="NVML does not answer"):
         registry.utilization(two_vendors)

@@ -69,7 +69,7 @@ def command_of(pid: int) -> bytes:
 
 
 def instead(node: Node, program: str, *lines: str) -> None:
-    """A script in place of one of the driver's MPS programs."""
+    """A script that replaces one of the driver's MPS programs."""
     (path,) = node.run_dir.rglob(f"usr/bin/nvidia-cuda-mps-{program}")
     path.unlink()
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))

@@ -87,7 +87,7 @@ def test_from_r615_on_the_server_holds_each_container_in_a_namespace(node: Node,
     assert done.stdout == "device 0: under MPS, 12\n", done.stderr
     node.xpu("set", first, "--cores", "50", "--mem", "6G")
     assert namespaces()[0] == ["6144M", "50.00"]
-    # A daemon that is started anew has those of the containers that run; one that has ended has none.
+    # A restarted daemon has the namespaces of the running containers, and none of an ended one.
     kill(number(node, "control"))
     wait_for(lambda: names(node) == [])
     node.remove(second)

@@ -63,7 +63,7 @@ def test_a_dead_server_is_told_to_the_programs_that_used_it(card: Node, bundles:
     assert errors.count("xpu: the device's MPS server has ended") == 1
     told = card.xpu("ps").stderr
     assert f"xpu: container {container}: the MPS server of GPU 0 has ended: programs that used it" in told
-    # The daemon starts another for the next program, and a container's start where none was run meanwhile.
+    # The daemon starts another server for the next program, and a container's start does if no program ran.
     assert card.oci("exec", container, "cuda-probe", "mps").stdout == "device 0: under MPS, 40\n"
     kill(number(card, "server"))
     other = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
@@ -86,7 +86,7 @@ def test_a_dead_server_is_told_by_a_launch_that_meets_it_first(
         assert program.stdout.readline() == "ready\n"
         kill(number(node, "server"))
         out, errors = program.communicate("\n", timeout=20)
-    # It has ended at that call, so that no other has told it.
+    # The program has ended at that call, so that no other call has reported it.
     assert (program.returncode, out) == (1, "launch: CUDA_ERROR_MPS_RPC_FAILURE\n")
     assert errors.count("xpu: the device's MPS server has ended") == 1
 

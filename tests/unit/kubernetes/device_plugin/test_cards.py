@@ -75,7 +75,7 @@ def test_a_vendor_whose_driver_fails_leaves_its_devices_unhealthy_and_no_others(
     both = Inventory("/", False, (ONE, AMD), (NVIDIA, Driver("amd")), ())
     now = Inventory("/", False, (AMD,), (Driver("amd"),), (), problems=("NVML does not start",))
     assert faults(with_known(both, now)) == {"GPU-amd": None, "GPU-a": "NVML does not start"}
-    # Taken out, and nothing wrong with it: it is gone.
+    # A device without a fault has been taken out: it is gone.
     assert faults(with_known(both, now.replace(problems=()))) == {"GPU-amd": None}
 
 

@@ -233,7 +233,7 @@ def test_a_start_that_is_quicker_than_the_watch_looks_its_pod_up(there: Node, ap
     api_server.put("/api/v1/namespaces/ns/pods/p", classed(pod(ASKS)))
     there.start(api=api)
     assert set(there.allocations()) == {"p"}
-    # One of another node of the same name is nobody's business here.
+    # A pod of another node of the same name does not count here.
     api_server.put("/api/v1/namespaces/ns/pods/q", {**pod(ASKS, name="q"), "spec": {"nodeName": "n2"}})
     with pytest.raises(XpuError, match="pod ns/q is not known"):
         there.start("q", api)
@@ -305,8 +305,8 @@ def test_where_the_kubelet_says_no_name_every_pod_of_the_node_is_reserved(
     starts.listed = [classed(pod(ASKS)), classed(pod(too_large, uid="u2", name="q"))]
     starts.pre_start("x")
     assert set(there.allocations()) == {"p"}
-    # While the server is away, those that have their place start: of an init container alone the kubelet
-    # tells nothing.
+    # While the server is away, pods with a reservation start: the kubelet reports nothing of an init
+    # container alone.
     starts.listed = None
     there.tell(classed(pod(too_large, uid="u2", name="q", phase="Failed")))
     starts.pre_start("x")

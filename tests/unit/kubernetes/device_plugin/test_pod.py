@@ -318,7 +318,7 @@ def test_a_late_reading_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:
     )
     pods.take(listed(one, other))
     pods.take(Change("deleted", (one,)))
-    pods.take(listed())  # and of the other it was not told that it was deleted
+    pods.take(listed())  # and the deletion of the other was not reported
     pods.ensure_all(lambda _: [one, other], time.monotonic() + 20)
     assert pods.asking() == {}
     # The watch is right, even if it reported something else before.

@@ -69,7 +69,7 @@ def test_changes_of_the_node_are_written_with_a_pause_between_them(
     until(lambda: labels(api_server).get("a") == "0", "it is written")
     for number in range(1, 10):
         reports.write_node({"metadata": {"labels": {"a": str(number)}}})
-        time.sleep(0.02)  # each would be written by itself
+        time.sleep(0.02)  # each would be written separately
     until(lambda: labels(api_server).get("a") == "9", "the last is written")
     first, second = written
     assert second - first >= 0.5
@@ -126,7 +126,7 @@ def test_an_event_is_an_object_that_the_server_takes(reports: Reports, api_serve
 def test_an_event_that_could_not_be_written_is_written_later(
     reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch, status: int, posts: int
 ) -> None:
-    """Except for one that the API server refuses: its pod's namespace may be gone."""
+    """An event that the API server refuses is dropped: its pod's namespace may be gone."""
     monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.reports._AGAIN_S", 0.3)
     times: list[float] = []
 

@@ -145,7 +145,7 @@ def test_the_node_is_labelled_and_loses_only_our_entries(answers: Answers, api: 
     keeper.unlabel(api, "n1")
 
     labelled, unlabelled = [body for method, _, body in answers.asked if method == "PATCH"]
-    # Nothing is to be removed any more.
+    # Nothing is left to remove.
     now = {"yoyoworks.com/xpu.runtime": "true", "yoyoworks.com/xpu.removal": None}
     assert labelled == {"metadata": {"labels": now}}
     gone = {"labels": dict.fromkeys(ours), "annotations": {"yoyoworks.com/xpu-devices": None}}
