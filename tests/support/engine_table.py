@@ -35,7 +35,7 @@ LINES = {
     "boot": ("dockerd starts, as at a boot", "containers with a policy get a slice again"),
     "gpus": (
         "`--gpus`, `gpus:`, `reservations.devices`",
-        "docker refuses them without NVIDIA's toolkit; no slice",
+        "docker refuses them without NVIDIA's toolkit",
     ),
     "cdi": ("`--device yoyoworks.com/xpu=...`, compose's `driver: cdi`", "see [CDI devices](cdi.md)"),
     "compose": ("compose v2", "a slice for each replica; a refusal is its error"),
