@@ -1,0 +1,89 @@
+"""CDI devices of ours with engines that have CDI switched on: nothing is configured, and the package has
+written the file. docs/how-to/cdi.md, whose commands test_pages.py runs, has older engines and podman."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from support import GIB
+
+from .root import Root
+from .test_packages import PACKAGES, image_in, install, told
+from .ways import IMAGE, Containerd, Docker, Way
+
+pytestmark = pytest.mark.timeout(900)
+
+_PATH = "--env=PATH=/usr/bin:/bin"
+
+
+class ByDocker(Docker):
+    """docker, which knows no runtime of ours. A request is docker's options."""
+
+    RUNTIME = "--runtime=xpu"
+
+    def __init__(self, machine: Root) -> None:
+        Way.__init__(self, machine)
+        self.serve("--add-runtime xpu=/usr/bin/xpu-container-runtime")
+        self._done("sh", "-c", f"tar -C {IMAGE} -c . | docker import - {self._IMAGE}")
+
+    def _run(self, request: Sequence[str], command: Sequence[str], *options: str) -> list[str]:
+        return ["docker", "run", *options, "--network=none", *request, self._IMAGE, *command]
+
+
+class ByContainerd(Containerd):
+    """containerd, by ctr. A request is ctr's options."""
+
+    RUNTIME = "--runc-binary=/usr/bin/xpu-container-runtime"
+
+    def _run(self, name: str, request: Sequence[str], command: Sequence[str], *options: str) -> list[str]:
+        return ["ctr", "run", *options, "--rootfs", _PATH, *request, IMAGE, name, *command]
+
+
+def device(name: str) -> str:
+    return f"--device=yoyoworks.com/xpu={name}"
+
+
+@pytest.mark.parametrize("by", [ByDocker, ByContainerd])
+def test_a_slice_is_a_device_where_nothing_is_configured(
+    root: Callable[..., Root], debs: list[Path], by: type[ByDocker] | type[ByContainerd]
+) -> None:
+    machine = root("forky", packages=PACKAGES["forky"], network=False)
+    image_in(machine)
+    assert install(machine, debs).returncode == 0
+    assert machine.path("/etc/cdi/yoyoworks.com-xpu.yaml").exists()
+    assert machine.run("xpu", "sim", "up", "--topology", "2xT4").returncode == 0
+    way = by(machine)
+
+    done = way.run([device("4g")], "nvidia-smi")
+    assert "/   4096MiB" in done.stdout
+    uuid = told(machine, "devices")[1]["uuid"]
+    assert f"(UUID: {uuid})" in way.run([device("1")], "nvidia-smi", "-L").stdout
+    assert f"(UUID: {uuid})" in way.run([device(uuid)], "nvidia-smi", "-L").stdout
+
+    # One ledger, and the reason in the engine's own error.
+    way.start("held", [device("slice"), "--env=XPU_MEM=10G", "--env=XPU_VISIBLE_DEVICES=0"], "sleep", "1000")
+    (held,) = told(machine, "ps")
+    assert (held["memory_bytes"], held["mode"], held["state"]) == (10 * GIB, "hook", "running")
+    done = way.run([device("0")], "true")
+    assert done.returncode != 0 and "xpu: refused: not every named device" in done.stdout
+    done = way.run([device("slice")], "true")
+    assert done.returncode != 0 and "nothing says how much yoyoworks.com/xpu=slice is" in done.stdout
+    way.remove("held")
+    assert told(machine, "ps") == []
+
+    # Beside our runtime it is booked once.
+    before = len(machine.run("xpu", "events").stdout.splitlines())
+    way.start("both", [way.RUNTIME, device("4g"), device("8g")], "sleep", "1000")
+    assert [each["memory_bytes"] for each in told(machine, "ps")] == [4 * GIB, 8 * GIB]
+    assert len(machine.run("xpu", "events").stdout.splitlines()) == before + 1
+    way.remove("both")
+    assert told(machine, "ps") == []
+
+    done = machine.run("xpu", "doctor")
+    assert "cdi: /etc/cdi/yoyoworks.com-xpu.yaml has 9 devices" in done.stdout, done.stdout
+    assert machine.run("apt-get", "remove", "-y", "xpu-container-runtime").returncode == 0
+    assert not machine.path("/etc/cdi").exists()
+    assert way.run([device("4g")], "true").returncode != 0
