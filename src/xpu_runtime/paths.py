@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 DEFAULT_CONFIG = "/etc/xpu/config.yaml"
 DEFAULT_RUN_DIR = "/run/xpu"
 DEFAULT_STATE_DIR = "/var/lib/xpu"
@@ -88,3 +92,12 @@ TERMINAL_VARIABLE = "XPU_TERMINAL"
 #: The hook that the shim writes into specs: <prefix>/bin beside <prefix>/lib/xpu-container-runtime.
 LAUNCHER = os.path.join(os.path.dirname(os.path.dirname(LIB)), "bin", "xpu-container-runtime")
 HOOK = f"{LAUNCHER}-hook"
+_HOOK_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def hook_environment(environment: Mapping[str, str], folder: str) -> list[str]:
+    """The whole environment of a hook that is called for a process with `environment` in `folder`: nothing of
+    an image's."""
+    given = ((name, environment.get(name)) for name in ("XPU_CONFIG", "XPU_RUN_DIR"))
+    # The hook's working directory is another.
+    return [_HOOK_PATH, *(f"{name}={os.path.join(folder, value)}" for name, value in given if value)]

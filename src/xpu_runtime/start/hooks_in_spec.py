@@ -18,16 +18,10 @@ if TYPE_CHECKING:
     from xpu_runtime.linux.proc import Caller
     from xpu_runtime.oci.spec import Spec
 
-_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 
 def add_hooks(spec: Spec, runtime: Runtime, options: list[str], caller: Caller) -> None:
     """Adds our hooks, called with `options`. Their environment is their own: nothing of the image's."""
-    env = [_PATH]
-    for name in ("XPU_CONFIG", "XPU_RUN_DIR"):
-        if value := caller.environment.get(name):
-            # The hook's working directory is another.
-            env.append(f"{name}={os.path.join(caller.working_folder, value)}")
+    env = paths.hook_environment(caller.environment, caller.working_folder)
     for stage in (hook_stage(runtime.create_runtime_hooks), "poststop"):
         oci_spec.add_hook(spec, stage, paths.HOOK, [os.path.basename(paths.HOOK), stage, *options], env)
 

@@ -27,7 +27,6 @@ MARK = "# Written by `xpu cdi generate`, and again when the devices change: do n
 #: The lowest that has names of devices which begin with a digit.
 _VERSION = "0.5.0"
 _STAGES = ("createRuntime", "poststop")
-_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_BYTES = 4 << 20
 
 
@@ -50,8 +49,7 @@ def devices(inventory: Inventory, config: Config) -> dict[str, dict[str, str]]:
 
 def document(inventory: Inventory, config: Config) -> dict[str, Any]:
     """The file's content as plain data."""
-    env = [_PATH]
-    env += [f"{name}={os.path.abspath(os.environ[name])}" for name in _OURS if os.environ.get(name)]
+    env = paths.hook_environment(os.environ, os.getcwd())
     name = os.path.basename(paths.HOOK)
     hooks = [{"hookName": stage, "path": paths.HOOK, "args": [name, stage], "env": env} for stage in _STAGES]
     listed = [
@@ -64,10 +62,6 @@ def document(inventory: Inventory, config: Config) -> dict[str, Any]:
         "containerEdits": {"hooks": hooks},
         "devices": listed,
     }
-
-
-#: As the shim hands them on to its hooks (start/hooks_in_spec.py).
-_OURS = ("XPU_CONFIG", "XPU_RUN_DIR")
 
 
 def text(inventory: Inventory, config: Config) -> str:
@@ -101,14 +95,21 @@ def there(path: str) -> str | None:
 
 
 def renew(inventory: Inventory, config: Config) -> None:
-    """Writes the file at its own place again, if it is there, is ours and has changed.
+    """Writes the file at its own place again, if it is there, is ours and has other devices.
 
-    No error if it cannot be written: it is a list of names, and a start uses its present content.
+    A command of another installation, or with another configuration, asks drivers too: the file of this one
+    keeps its hooks. No error if it cannot be written: it is a list of names, and a start uses its present
+    content.
     """
     path = paths.cdi_file()
     try:
-        before = there(path)
-        if before is not None and before != (now := text(inventory, config)):
+        before, now = there(path), text(inventory, config)
+        if before not in (None, now) and _above_devices(before) == _above_devices(now):
             files.write_atomic(path, now.encode())
     except OSError:
         pass
+
+
+def _above_devices(text: str) -> str:
+    """The part of the file with our hooks."""
+    return text.partition("\ndevices:")[0]

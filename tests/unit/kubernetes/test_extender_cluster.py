@@ -286,7 +286,7 @@ def test_more_demands_than_are_remembered_are_judged_all_the_same() -> None:
 def test_amounts_that_no_two_nodes_have_alike_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices_module, "_MOST_SHARED", 8)
     of = cluster(*(node(f"n{gib}", [device("n", 0, gib * GIB)]) for gib in range(1, 100)))
-    assert max(map(len, (devices_module._tuples, devices_module._alike))) <= 9
+    assert max(len(devices_module._tuples), len(devices_module._alike)) <= 9
     assert [free(of, f"n{gib}") for gib in range(1, 100)] == [[gib] for gib in range(1, 100)]
 
 

@@ -108,6 +108,23 @@ def test_a_file_of_ours_is_written_anew_when_the_devices_change(file: Path) -> N
     assert file.stat().st_ino == before
 
 
+def test_a_command_of_another_installation_or_configuration_leaves_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cdi.text(Inventory("/", False, (), (), ()), Config())
+    file.write_text(before)
+    with monkeypatch.context() as other:
+        other.setattr(paths, "HOOK", "/opt/bin/xpu-container-runtime-hook")
+        cdi.renew(_node(), Config())
+    assert file.read_text() == before
+    with monkeypatch.context() as other:
+        other.setenv("XPU_CONFIG", "/tmp/try.yaml")
+        cdi.renew(_node(), Config())
+    assert file.read_text() == before
+    cdi.renew(_node(), Config())
+    assert file.read_text() == cdi.text(_node(), Config())
+
+
 @pytest.mark.parametrize("content", [None, "cdiVersion: 0.5.0\nkind: yoyoworks.com/xpu\n"])
 def test_no_other_file_is_written(file: Path, content: str | None) -> None:
     if content is not None:

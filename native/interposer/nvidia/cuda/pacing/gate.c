@@ -336,7 +336,7 @@ void xpu_gate_pass_unmeasured(const struct xpu_tracker *tracker, uint64_t since)
 }
 
 /* Events are few, and all of them may be in use, for example in streams that wait for the host. */
-bool xpu_gate_event_comes(struct xpu_tracker *tracker, const struct xpu_tracked_stream *on) {
+bool xpu_gate_wait_for_event(struct xpu_tracker *tracker, const struct xpu_tracked_stream *on) {
     if (!xpu_share_varies(tracker->device))
         return true;
     for (uint64_t since; (since = xpu_marker_missing(tracker, on)) != 0; pause_for(SHORT_PAUSE_NS))

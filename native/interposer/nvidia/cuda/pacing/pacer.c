@@ -86,7 +86,7 @@ void xpu_pace_admit(struct xpu_pace *pace, CUstream stream, bool per_thread, con
     pace->ns = xpu_cost_ns(pace->cost, &pace->known);
     pace->on = xpu_tracked_stream(tracker, stream, per_thread);
     uint64_t since = xpu_marker_missing(tracker, pace->on);
-    if (__builtin_expect(since != 0, 0) && !xpu_gate_event_comes(tracker, pace->on)) {
+    if (__builtin_expect(since != 0, 0) && !xpu_gate_wait_for_event(tracker, pace->on)) {
         xpu_gate_pass_unmeasured(tracker, since);
         return;
     }
