@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The folder of containerd's shims: a bundle is FOLDER/NAMESPACE/ID.
 _TASKS = "io.containerd.runtime.v2.task"
-#: containerd's namespaces of docker and of Kubernetes.
+#: containerd's namespaces of docker and of Kubernetes. With userns-remap docker's is moby-UID.GID.
 _MOBY, _KUBERNETES = "moby", "k8s.io"
 #: Annotations of containerd's CRI plugin (internal/cri/annotations): namespace, pod and container.
 _CRI = tuple(f"io.kubernetes.cri.{each}" for each in ("sandbox-namespace", "sandbox-name", "container-name"))
@@ -64,7 +64,7 @@ def of(bundle: str, container: str, spec: Spec) -> str:
     tasks, _, namespace = folder.rpartition("/")
     if os.path.basename(tasks) != _TASKS or name != container:
         return ""
-    if namespace == _MOBY:
+    if _is_dockers(namespace):
         return _of_docker(container, spec)
     told = oci_spec.annotations_of(spec)
     if namespace == _KUBERNETES and (pod := _joined(*(told.get(each) for each in _CRI))):
@@ -87,6 +87,11 @@ def is_name(text: object) -> bool:
         return False
     letters = set(text)
     return text[0] in _LETTERS and letters <= _LETTERS | _OTHERS
+
+
+def _is_dockers(namespace: str) -> bool:
+    own, remapped, ids = namespace.partition("-")
+    return own == _MOBY and (not remapped or ids.replace(".", "", 1).isdecimal())
 
 
 def _of_docker(container: str, spec: Spec) -> str:

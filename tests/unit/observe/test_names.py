@@ -73,3 +73,18 @@ def test_a_container_of_podman_or_cri_o_is_called_as_its_engine_calls_it(
         (folder / file).write_text(json.dumps(told, separators=(",", ":")))
     assert engine_name.of(str(bundle), ID, {"annotations": annotations}) == name
     assert engine_name.of(str(bundle), ID[:-1], {"annotations": annotations}) == ""
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [("moby", "web"), ("moby-200000.200000", "web"), ("moby-lab", f"moby-lab/{ID}")],
+)
+def test_a_container_of_docker_has_its_name_also_where_docker_remaps_users(
+    tmp_path: Path, namespace: str, name: str
+) -> None:
+    record = tmp_path / "containers" / ID / engine_name.DOCKERS_FILE
+    record.parent.mkdir(parents=True)
+    record.write_text('{"Name": "/web"}')
+    bundle = f"/run/c/io.containerd.runtime.v2.task/{namespace}/{ID}"
+    spec = {"root": {"path": str(tmp_path / "overlay2" / "layer" / "merged")}}
+    assert engine_name.of(bundle, ID, spec) == name
