@@ -89,6 +89,8 @@ def test_somebody_elses_file_at_its_place_is_told(file: Path) -> None:
         ("nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", "nvidia.com/gpu"),
         ("n.json", '{\n  "cdiVersion": "0.5.0",\n  "kind": "nvidia.com/gpu",\n}', "nvidia.com/gpu"),
         ("amd.json", '{\n "kind":"amd.com/gpu"}', "amd.com/gpu"),
+        ("line.json", '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu"}', "nvidia.com/gpu"),
+        ("q.yaml", "cdiVersion: '0.5.0'\nkind: 'nvidia.com/gpu'\n", "nvidia.com/gpu"),
         ("ours.yaml", content.text(NODE, DEFAULTS), ""),
         ("nvidia.yaml.old", "kind: nvidia.com/gpu\n", ""),
         ("other.yaml", "kind: example.com/device  # not nvidia.com/gpu\n", ""),
@@ -96,11 +98,26 @@ def test_somebody_elses_file_at_its_place_is_told(file: Path) -> None:
 )
 def test_files_that_give_whole_devices_are_told(tmp_path: Path, name: str, text: str, kind: str) -> None:
     (tmp_path / name).write_text(text)
-    found = [*cdi.others((str(tmp_path), str(tmp_path / "none")))]
+    found = [*cdi.others((str(tmp_path), str(tmp_path / "none")), "/none")]
     assert [each.state for each in found] == ([WARNING] if kind else [])
     for each in found:
         assert f"{name} has devices {kind}=" in each.text
         assert f"rm {tmp_path / name}" in (each.todo or "")
+
+
+def test_a_second_file_with_our_devices_is_a_problem(file: Path, tmp_path: Path) -> None:
+    (run := tmp_path / "run").mkdir()
+    folders = (str(file.parent), str(run))
+    file.write_text(content.text(NODE, DEFAULTS))
+    assert [*cdi.others(folders, str(file))] == []
+    for second in (file.parent / "mine.json", run / "mine.yaml"):
+        second.write_text('{"kind": "yoyoworks.com/xpu"}')
+        (found,) = cdi.others(folders, str(file))
+        assert found.state == PROBLEM and found.text.startswith(f"{second} has devices yoyoworks.com/xpu=...")
+        assert f"rm {second}" in (found.todo or "")
+        # A trial's file is elsewhere, and its engines do not read these folders.
+        assert [*cdi.others((str(run),), str(file))] == []
+        second.unlink()
 
 
 def _compared(told: dict[str, Any], ours: str | None = None) -> list[tuple[str, str]]:

@@ -1,5 +1,5 @@
 """The CDI file, by which engines give slices without our runtime, and files that give devices past the
-ledger.
+ledger, or have ours again.
 
 docker.py tells whether a running docker reads it.
 """
@@ -15,6 +15,7 @@ from xpu_runtime import finding, paths
 from xpu_runtime.doctor.machine import Machine, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import files
+from xpu_runtime.request.cdi import KIND
 from xpu_runtime.vendors import cdi
 
 ORDER = 74
@@ -22,14 +23,16 @@ _CHECK = "cdi"
 #: Where engines look for such files (SPEC.md of CDI).
 _FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _AGAIN = "xpu cdi generate"
-#: The kinds of the vendors' own files, which have whole devices.
-_WHOLE = re.compile(r'^\s*"?kind"?\s*:\s*"?((?:nvidia|amd)\.com/\w+)"?', re.MULTILINE)
+#: The kinds of the vendors' own files, which have whole devices, and ours. JSON may be on one line.
+_KIND = re.compile(
+    r"""(?:^|[{,])\s*["']?kind["']?\s*:\s*["']?((?:nvidia|amd)\.com/\w+|yoyoworks\.com/xpu\b)""", re.MULTILINE
+)
 _MAX_BYTES = 4 << 20
 
 
 def look(machine: Machine) -> Iterator[Finding]:
     yield from own(machine, paths.cdi_file())
-    yield from others(tuple(dict.fromkeys(map(os.path.realpath, _FOLDERS))))
+    yield from others(tuple(dict.fromkeys(map(os.path.realpath, _FOLDERS))), paths.cdi_file())
 
 
 def own(machine: Machine, path: str) -> Iterator[Finding]:
@@ -67,16 +70,25 @@ def _hook(text: str) -> str:
     return found[1] if found else ""
 
 
-def others(folders: tuple[str, ...]) -> Iterator[Finding]:
-    """Files in `folders` that give whole devices."""
+def others(folders: tuple[str, ...], own: str) -> Iterator[Finding]:
+    """Files in `folders` that give whole devices, or the devices of our file `own` once more."""
+    own = os.path.realpath(own)
+    is_beside = os.path.exists(own) and os.path.dirname(own) in folders
     for path in sorted(each for folder in folders for each in glob.glob(f"{glob.escape(folder)}/*")):
         if not path.endswith((".yaml", ".json")):
             continue
         try:
-            kind = _WHOLE.search(files.read(path, _MAX_BYTES).decode("utf-8", "replace"))
+            kind = _KIND.search(files.read(path, _MAX_BYTES).decode("utf-8", "replace"))
         except OSError:
             continue  # an engine reads as little of it
-        if kind is not None:
+        if kind is None:
+            continue
+        if kind[1] == KIND:
+            if is_beside and os.path.realpath(path) != own:
+                text = f"{path} has devices {KIND}=... as {own} has: engines give none that is in both, or "
+                text += "those of /var/run/cdi alone"
+                yield finding.problem(_CHECK, text, f"remove one of them (rm {path})")
+        else:
             text = f"{path} has devices {kind[1]}=...: a container with one gets a whole device past the "
             text += "ledger, neither booked nor limited, which may have slices of others"
             todo = f"ask for yoyoworks.com/xpu=... instead, and remove that file (rm {path})"
