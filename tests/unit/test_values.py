@@ -72,6 +72,8 @@ def test_values_do_not_change() -> None:
     with pytest.raises(AttributeError, match="immutable"):
         Point(1).x = 3  # type: ignore[misc]
     assert Point(1).replace(y=5) == Point(1, 5)
+    with pytest.raises(TypeError, match="Point has no field 'z'"):
+        Point(1).replace(z=5)
 
 
 @pytest.mark.parametrize("arguments", [((), {}), ((1, 2, 3), {}), ((1,), {"x": 1}), ((1,), {"z": 1})])

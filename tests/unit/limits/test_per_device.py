@@ -90,6 +90,13 @@ def test_a_sweep_leaves_what_a_container_needs(keeper: Keeper) -> None:
     assert (keeper.asked, per_device.left()) == ([OTHER], [("library", UUID)])
 
 
+def test_a_newer_versions_state_is_left_to_it(keeper: Keeper) -> None:
+    """As after a downgrade."""
+    os.makedirs(per_device.of("newer", UUID))
+    per_device.sweep()
+    assert (per_device.left(), sorted(keeper.asked)) == ([("newer", UUID)], [UUID, OTHER])
+
+
 def test_an_end_waits_for_a_start_and_then_sees_its_container(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

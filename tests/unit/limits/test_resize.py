@@ -51,6 +51,17 @@ def test_memory_of_another_slice_is_not_given(container: Container, pair: Contai
         container.set(12 * GIB)
 
 
+def test_a_container_without_a_limit_that_could_change_is_told_why(container: Container) -> None:
+    granted = container.grant
+    container.grant = granted.replace(state="pending")
+    with pytest.raises(ApplyError, match="is still being created"):
+        container.set(GIB)
+    container.grant = granted.replace(slices=(granted.slices[0].replace(limited=False),))
+    with pytest.raises(ApplyError, match="no memory limit on GPU 0: the whole device is its own"):
+        container.set(GIB)
+    assert container.booked() == container.in_force() == [4 * GIB]
+
+
 def test_of_two_slices_both_change_or_none(pair: Container, container: Container) -> None:
     pair.set(6 * GIB, 0, 1)
     assert pair.booked() == pair.in_force() == [6 * GIB, 6 * GIB]
