@@ -42,7 +42,7 @@ esac
 """
 #: Options of podman on a machine without systemd, without a bridge, without a cgroup v2 that crun works with,
 #: and without the right to raise these limits; the storage is no overlay on an overlay.
-_CONTAINERS = """[containers]
+CONTAINERS = """[containers]
 netns = "none"
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 [engine]
@@ -50,7 +50,7 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 """
-_STORAGE = """[storage]
+STORAGE = """[storage]
 driver = "overlay"
 runroot = "/run/p-run"
 graphroot = "/run/p-root"
@@ -86,8 +86,8 @@ class Reader(Docker):
         self._done("sh", "-c", f"tar -C {IMAGE} -c . | docker import - {self._IMAGE}")
 
     def _has_podman(self) -> None:
-        self.machine.path("/etc/containers/containers.conf").write_text(_CONTAINERS)
-        self.machine.path("/etc/containers/storage.conf").write_text(_STORAGE)
+        self.machine.path("/etc/containers/containers.conf").write_text(CONTAINERS)
+        self.machine.path("/etc/containers/storage.conf").write_text(STORAGE)
         self._done("sh", "-c", f"tar -C {IMAGE} -c . | podman import - {self._WHOLE_NAME}")
 
     def _has_containerd(self) -> None:

@@ -1,0 +1,129 @@
+"""podman with our name in its configuration: its errors, names, pods, and the way back; crun's refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.engine_table import tried
+
+from .root import Root
+from .test_packages import image_in, install
+from .test_pages import CONTAINERS, STORAGE
+from .ways import IMAGE
+
+pytestmark = pytest.mark.timeout(900)
+
+_PACKAGES = ("busybox-static", "catatonit", "crun", "podman", "python3", "runc")
+_FILE = "/etc/containers/containers.conf.d/99-xpu.conf"
+_POD = """apiVersion: v1
+kind: Pod
+metadata:
+  name: pod
+  annotations: {yoyoworks.com/xpu-mem: 3G}
+spec:
+  hostNetwork: true
+  containers:
+  - {name: one, image: "docker.io/library/debian:12", command: [/bin/sleep, "1000"], imagePullPolicy: Never}
+"""
+
+
+class Podman:
+    """podman on a machine with our packages, an image and a simulated card."""
+
+    def __init__(self, machine: Root, debs: list[Path]) -> None:
+        self.machine = machine
+        assert install(machine, debs).returncode == 0
+        image_in(machine)
+        self.must("busybox", "ip", "link", "set", "lo", "up")
+        self.must("xpu", "sim", "up", "--topology", "1xT4")
+        machine.path("/etc/containers/containers.conf").write_text(CONTAINERS)
+        machine.path("/etc/containers/storage.conf").write_text(STORAGE)
+        self.must("sh", "-c", f"tar -C {IMAGE} -c . | podman import - docker.io/library/debian:12")
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.machine.run(*words, environ={"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"})
+
+    def must(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.returncode == 0, (words, done.stdout)
+        return done.stdout
+
+    def names(self) -> list[str]:
+        return [each["name"] for each in json.loads(self.must("xpu", "ps", "--json"))]
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie", "forky"])
+def podman(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Podman]:
+    machine = Root(request.param, packages=_PACKAGES, network=False)
+    try:
+        yield Podman(machine, debs)
+    finally:
+        machine.close()
+
+
+@tried("podman")
+def test_podman_knows_our_name_and_shows_every_runtimes_errors(podman: Podman) -> None:
+    assert "changed" in podman.must("xpu", "runtime", "configure", "podman")
+    assert "nothing to change" in podman.must("xpu", "runtime", "configure", "podman")
+    finding = f"ok       podman: {_FILE} names xpu (/usr/bin/xpu-container-runtime)"
+    assert finding in podman.run("xpu", "doctor").stdout
+    run = ("run", "--name", "web", "--rm", "-e", "XPU_MEM=40G", "debian:12")
+    refused = podman.run("podman", "--runtime", "xpu", *run, "true").stdout
+    assert refused.startswith("Error: OCI runtime error: xpu: runc create failed: ")
+    assert "xpu: refused: no device has 40G of memory free" in refused
+    assert "(web)  no device has 40G" in podman.must("xpu", "events")
+    for runtime in ("runc", "crun"):
+        said = podman.run("podman", "--runtime", runtime, *run, "/none").stdout
+        # The log's own form, as of a runtime whose JSON podman does not read.
+        assert said.startswith(f"Error: {runtime}: ") and "level=error" not in said, said
+
+
+def test_podmans_names_are_known_and_its_containers_keep_our_name(podman: Podman) -> None:
+    podman.must("xpu", "runtime", "configure", "podman", "--set-as-default")
+    run = ("podman", "run", "-d", "-e", "XPU_MEM=1G")
+    podman.must(*run, "--name", "web", "debian:12", "sleep", "1000")
+    podman.must(*run, "--name", "short", "--rm", "debian:12", "sleep", "1000")
+    assert podman.names() == ["web", "short"]
+    podman.must("podman", "rename", "web", "db")
+    assert json.loads(podman.must("xpu", "inspect", "db", "--json"))["name"] == "db"
+    refused = podman.run("xpu", "runtime", "unconfigure", "podman")
+    assert refused.returncode == 1 and "podman has containers of the runtime xpu (" in refused.stdout
+    assert podman.machine.path(_FILE).exists()
+    podman.must("podman", "rm", "--force", "--time", "0", "db", "short")
+    assert "removed" in podman.must("xpu", "runtime", "unconfigure", "podman")
+    assert not podman.machine.path(_FILE).exists()
+    assert podman.names() == []
+    podman.must("podman", "run", "--rm", "debian:12", "true")
+
+
+def test_the_containers_of_a_pod_get_slices(podman: Podman) -> None:
+    podman.must("xpu", "runtime", "configure", "podman")
+    podman.machine.path("/run/pod.yaml").write_text(_POD)
+    podman.must("podman", "--runtime", "xpu", "kube", "play", "/run/pod.yaml")
+    assert podman.names() == ["pod-one"]
+    podman.must("podman", "pod", "rm", "--force", "--time", "0", "pod")
+    assert podman.names() == []
+
+
+@pytest.fixture
+def on_v2(debs: list[Path]) -> Iterator[Podman]:
+    """crun does not start anything beside cgroup v1 where v2 has a controller."""
+    machine = Root("trixie", packages=_PACKAGES, network=False, cgroups="v2")
+    try:
+        yield Podman(machine, debs)
+    finally:
+        machine.close()
+
+
+def test_in_front_of_crun_podman_shows_why_the_hook_has_refused(on_v2: Podman) -> None:
+    # This machine's v2 need not have the controller of pids.
+    run = ("podman", "--runtime", "crun", "run", "--rm", "--pids-limit=0")
+    said = on_v2.must(*run, "--annotation=yoyoworks.com/xpu-mem=4G", "debian:12", "nvidia-smi", "-L")
+    assert said.startswith("GPU 0: Tesla T4")
+    said = on_v2.run(*run, "--annotation=yoyoworks.com/xpu-mem=40G", "debian:12", "true").stdout
+    assert said.startswith("Error: OCI runtime error: crun: xpu: refused: no device has 40G of memory free")
