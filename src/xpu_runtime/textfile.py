@@ -73,7 +73,7 @@ def write(file: TextFile, text: str | None) -> None:
         raise ConfigError(
             f"{file.path} is a mount of its own, which cannot be replaced",
             "change the file that is mounted there (findmnt names it; --config takes its path), or unmount "
-            "it first; nothing was changed",
+            "it first; it is as it was",
         ) from error
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from support import REPOSITORY
+from xpu_runtime import paths
 from xpu_runtime.cli import removal
 from xpu_runtime.engines import docker, engine, unconfigure
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.observe import engine as engine_processes
 from xpu_runtime.observe.engine import LAUNCHER, Process
 from xpu_runtime.textfile import TextFile, read, write
+from xpu_runtime.vendors import cdi
 
 OURS = json.dumps({"debug": True, "runtimes": {"xpu": {"path": LAUNCHER}}})
 NOBODY = 65534
@@ -138,3 +140,36 @@ def test_a_new_file_gets_its_owner_by_descriptor(tmp_path: Path, monkeypatch: py
     file: TextFile = read(str(path))
     write(file, "after")
     assert (path.read_text(), path.stat().st_uid) == ("after", NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_link", "hook", "left"),
+    [
+        ("", False, f"{LAUNCHER}-hook", None),
+        ("nvidia.yaml", False, f"{LAUNCHER}-hook", ["nvidia.yaml"]),
+        ("", True, f"{LAUNCHER}-hook", []),
+        ("", False, "/usr/local/bin/xpu-container-runtime-hook", ["yoyoworks.com-xpu.yaml"]),
+    ],
+)
+def test_the_cdi_file_of_this_installation_goes_without_a_word(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    beside: str,
+    is_link: bool,
+    hook: str,
+    left: list[str] | None,
+) -> None:
+    folder = tmp_path / "cdi"
+    if is_link:
+        (tmp_path / "other").mkdir()
+        folder.symlink_to(tmp_path / "other")
+    else:
+        folder.mkdir()
+    monkeypatch.setattr(paths, "DEFAULT_CDI_DIR", str(folder))
+    (folder / "yoyoworks.com-xpu.yaml").write_text(f'{cdi.MARK}\n    - path: "{hook}"\n')
+    if beside:
+        (folder / beside).touch()
+    removal._remove_cdi_file()
+    assert (sorted(each.name for each in folder.iterdir()) if folder.exists() else None) == left
+    assert capsys.readouterr() == ("", "")

@@ -94,7 +94,7 @@ class CdiDeviceJson(TypedDict):
 @cdi.command(name="list", short_help="Show the devices, by the names that engines want.")
 @json_option
 def list_(as_json: bool) -> None:
-    """Show the devices that the file has, or would have, by the names that engines want.
+    """Show the devices that `xpu cdi generate` would write now, by the names that engines want.
 
     \b
     Example:

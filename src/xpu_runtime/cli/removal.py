@@ -8,7 +8,7 @@ paths for these (after-removal.sh).
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -60,12 +60,14 @@ def _remove_cdi_file() -> None:
     path = os.path.join(paths.DEFAULT_CDI_DIR, os.path.basename(paths.cdi_file()))
     try:
         found = cdi.there(path)
-        if found is not None and f'"{LAUNCHER}-hook"' in found:
-            os.unlink(path)
-            os.rmdir(paths.DEFAULT_CDI_DIR)
+        if found is None or f'"{LAUNCHER}-hook"' not in found:
+            return
+        os.unlink(path)
     except OSError as error:
-        if error.errno != errno.ENOTEMPTY:  # of others
-            _say(f"{path} stays, remove it: {error.strerror}", err=True)
+        _say(f"{path} stays, remove it: {error.strerror}", err=True)
+        return
+    with contextlib.suppress(OSError):  # others have files there, or it is a link
+        os.rmdir(paths.DEFAULT_CDI_DIR)
 
 
 def _say(text: str, *, err: bool = False) -> None:

@@ -192,9 +192,8 @@ def _allow(pid: int, nodes: list[Node], spec: Spec, driver_root: str) -> cgroups
     rules = [DeviceRule("c", node.major, node.minor) for node in nodes]
     unit = oci_spec.systemd_unit(spec)
     if unit and rules and os.path.isdir("/run/systemd/system"):  # sd_booted(3)
-        from xpu_runtime.delivery.spec import (
-            link_for_systemd,
-        )  # where the shim chooses, it is spec mode for these
+        # Only CDI devices and `mode: hook` come here: where the shim chooses, it is spec mode.
+        from xpu_runtime.delivery.spec import link_for_systemd
         from xpu_runtime.linux import systemd
 
         for node in nodes:

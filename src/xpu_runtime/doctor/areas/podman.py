@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from xpu_runtime import finding, paths, textfile
 from xpu_runtime.doctor.machine import Machine, listed
-from xpu_runtime.engines import crio
+from xpu_runtime.engines import ENGINES, crio
+from xpu_runtime.engines import engine as engine_named
 from xpu_runtime.engines import podman as podman_engine
 from xpu_runtime.errors import ConfigError, RootlessError
 from xpu_runtime.finding import Finding
@@ -21,8 +22,6 @@ from xpu_runtime.observe import engine
 from xpu_runtime.observe.engine import Process
 
 ORDER = 72
-#: podman needs one of them to start a container.
-_ENGINES = ("docker", "dockerd", "containerd", "podman", "crio")
 _CHECK = "podman"
 _CRIO = "cri-o"
 _FOLDERS = (
@@ -37,8 +36,8 @@ def look(machine: Machine) -> Iterator[Finding]:
     if not proc.is_hosts_root():
         yield finding.warning("engines", RootlessError.WHAT, RootlessError.TODO)
     yield from hooks(_FOLDERS)
-    if not any(map(engine.program, _ENGINES)):
-        text = "no engine is installed: neither docker nor containerd, podman or cri-o"
+    if not any(map(engine.program, ("docker", *(engine_named(name).PROGRAM for name in ENGINES)))):
+        text = f"no engine is installed: none of {listed(list(ENGINES))}"
         yield finding.warning("engines", text, "install one, such as docker.io")
     if engine.program(podman_engine.PROGRAM) is not None:
         yield from _of_podman()

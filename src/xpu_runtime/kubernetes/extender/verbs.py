@@ -116,7 +116,7 @@ class Verbs:
         _, shape = self._cluster.shape(self._resources.of_pod(pod))
         found, patience = {}, preemption.Patience()
         for name, theirs in proposed.items():
-            chosen = [_uid(each) for each in _field(theirs, "Pods") or ()]
+            chosen = [_uid_of_victim(each) for each in _field(theirs, "Pods") or ()]
             crew = None if patience.is_spent else self._cluster.crew(name, shape)
             if crew is None:
                 continue
@@ -248,7 +248,7 @@ def _priority(pod: Mapping[str, Any]) -> int:
     return int((pod.get("spec") or {}).get("priority") or 0)
 
 
-def _uid(victim: Mapping[str, Any]) -> str:
+def _uid_of_victim(victim: Mapping[str, Any]) -> str:
     """The UID of a MetaPod, or of a whole pod."""
     return str(_field(victim, "UID") or victim["metadata"]["uid"])
 
