@@ -148,3 +148,15 @@ def test_a_docker_without_cdi_is_told_why(
     told = {"Runtimes": {"runc": {}, "xpu": {"path": "/x"}}, "CDISpecDirs": folders, "ServerVersion": version}
     _, (state, text) = _compared(told, "/x")
     assert state == OK and "gives no CDI devices: " in text and says in text
+
+
+@pytest.mark.parametrize(
+    ("version", "is_told"), [("26.1.5+dfsg1", True), ("28.1.1", True), ("28.2.0", False)]
+)
+def test_a_docker_that_restarts_no_container_with_a_device_is_told(
+    file: Path, version: str, is_told: bool
+) -> None:
+    file.write_text(content.text(NODE, DEFAULTS))
+    told = {"Runtimes": {"runc": {}}, "CDISpecDirs": [str(file.parent)], "ServerVersion": version}
+    found = [state for state, text in _compared(told) if "by their restart policy" in text]
+    assert found == ([OK] if is_told else [])

@@ -32,6 +32,8 @@ _MOST_BYTES = 4 << 20
 _PAST_US = ("nvidia",)
 #: Up to 28.1 it is switched on by its file.
 _FIRST_WITH_CDI = 25
+#: The first that knows CDI devices when it starts containers by their policy (moby 49989).
+_FIRST_TO_RESTART = (28, 2)
 
 
 def look(machine: Machine) -> Iterator[Finding]:
@@ -158,6 +160,10 @@ def compared(
         yield finding.ok(_CHECK, f"{who} {version} has read {path} and knows xpu ({known}){as_what}")
     if os.path.exists(paths.cdi_file()) and not gives_cdi(told):
         yield finding.ok(_CHECK, f"{who} gives no CDI devices: {_why_no_cdi(version, told)}")
+    elif gives_cdi(told) and () < _numbers(version) < _FIRST_TO_RESTART:
+        text = f"{who} {version} does not start containers with a CDI device by their restart policy when it "
+        text += "starts itself, as at a boot (28.2 does): docker start does, and --runtime=xpu needs no CDI"
+        yield finding.ok(_CHECK, text)
     lost = [name for name in docker_flags.added(process) if name not in runtimes]
     if lost:
         text = f"{who} has forgotten at a reload what its command line names ({listed(lost)})"
@@ -177,6 +183,10 @@ def gives_cdi(told: dict[str, Any]) -> bool:
     folders = told.get("CDISpecDirs")
     path = paths.cdi_file()
     return isinstance(folders, list) and os.path.dirname(path) in folders and os.path.exists(path)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in version.split(".")[:2] if each.isdigit())
 
 
 def _why_no_cdi(version: str, told: dict[str, Any]) -> str:
