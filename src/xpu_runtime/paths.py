@@ -58,7 +58,7 @@ def state_dir() -> str:
 
 
 def cdi_file() -> str:
-    """The CDI file (vendors/cdi.py), where engines look for such files. A trial has it with its state:
+    """The CDI file (vendors/cdi_file.py), where engines look for such files. A trial has it with its state:
     engines have to be told that folder."""
     is_default = os.path.normpath(run_dir()) == DEFAULT_RUN_DIR
     return os.path.join(DEFAULT_CDI_DIR if is_default else in_run_dir("cdi"), "yoyoworks.com-xpu.yaml")

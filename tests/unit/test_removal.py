@@ -19,7 +19,7 @@ from xpu_runtime.errors import ConfigError
 from xpu_runtime.observe import engine as engine_processes
 from xpu_runtime.observe.engine import LAUNCHER, Process
 from xpu_runtime.textfile import TextFile, read, write
-from xpu_runtime.vendors import cdi
+from xpu_runtime.vendors import cdi_file
 
 OURS = json.dumps({"debug": True, "runtimes": {"xpu": {"path": LAUNCHER}}})
 NOBODY = 65534
@@ -167,7 +167,7 @@ def test_the_cdi_file_of_this_installation_goes_without_a_word(
     else:
         folder.mkdir()
     monkeypatch.setattr(paths, "DEFAULT_CDI_DIR", str(folder))
-    (folder / "yoyoworks.com-xpu.yaml").write_text(f'{cdi.MARK}\n    - path: "{hook}"\n')
+    (folder / "yoyoworks.com-xpu.yaml").write_text(f'{cdi_file.MARK}\n    - path: "{hook}"\n')
     if beside:
         (folder / beside).touch()
     removal._remove_cdi_file()

@@ -1,6 +1,6 @@
 """`xpu cdi`: the file by which engines give slices as CDI devices, without our runtime.
 
-vendors/cdi.py has its content.
+vendors/cdi_file.py has its content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xpu_runtime.errors import ConfigError, DeviceError
 from xpu_runtime.linux import files
 from xpu_runtime.observe import asking
 from xpu_runtime.request.cdi import KIND, VARIABLES
-from xpu_runtime.vendors import cdi as content
+from xpu_runtime.vendors import cdi_file as content
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
 

@@ -27,7 +27,7 @@ from xpu_runtime.observe import docker_api
 from xpu_runtime.observe import engine as engine_processes
 from xpu_runtime.observe.engine import LAUNCHER, Process
 from xpu_runtime.value import Value
-from xpu_runtime.vendors import cdi
+from xpu_runtime.vendors import cdi_file
 
 #: Lines of PID, START TIME (proc(5), field 22 of stat) and the program's name.
 CALLERS = "callers"
@@ -59,7 +59,7 @@ def _remove_cdi_file() -> None:
     """Removes the CDI file, by which engines would call a hook that is gone. Another installation's stays."""
     path = os.path.join(paths.DEFAULT_CDI_DIR, os.path.basename(paths.cdi_file()))
     try:
-        found = cdi.there(path)
+        found = cdi_file.there(path)
         if found is None or f'"{LAUNCHER}-hook"' not in found:
             return
         os.unlink(path)

@@ -1,6 +1,6 @@
 """CDI devices of ours (`docker run --device yoyoworks.com/xpu=4g`), as the variables that they stand for.
 
-An engine that injects a device of the file that vendors/cdi.py writes adds the device's variable to the
+An engine that injects a device of the file that vendors/cdi_file.py writes adds the device's variable to the
 container's: XPU_CDI_<NAME>, with the device's name and its part of a request, as `4g mem=4G`. Each device has
 a variable of its own, as those of several would overwrite each other. An image can set one too, and gets by
 it what it would get by XPU_MEM. Knows neither the file nor the node's devices.

@@ -2,5 +2,5 @@
 
 A vendor is a file or folder here (vendor.py is its protocol), found by registry.py. discovery.py asks all of
 them and keeps the answer for starts; inventory.py has its values, nodes.py device numbers, marks.py the
-drained and reserved devices, cdi.py the file that names them to engines.
+drained and reserved devices, cdi_file.py the file that names them to engines.
 """

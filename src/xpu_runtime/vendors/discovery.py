@@ -79,7 +79,7 @@ def load(config: Config) -> Inventory:
 
 
 def refresh(root: str, is_simulated: bool) -> Inventory:
-    """Asks the drivers below `root`, and renews the cache.
+    """Asks the drivers below `root`, and renews the cache and the CDI file.
 
     Three kinds of inventories are not kept. One without a device: a command in another view of the machine (a
     container without the driver's nodes) sees the same files, and its answer would refuse every start. One of
@@ -119,10 +119,10 @@ def renew_cdi(inventory: Inventory) -> None:
     if os.path.exists(paths.cdi_file()):
         from xpu_runtime.config.load import load as load_config  # only where a driver was asked
         from xpu_runtime.errors import ConfigError
-        from xpu_runtime.vendors import cdi
+        from xpu_runtime.vendors import cdi_file
 
         try:
-            cdi.renew(inventory, load_config())
+            cdi_file.renew(inventory, load_config())
         except ConfigError:
             pass
 

@@ -14,7 +14,7 @@ from xpu_runtime.doctor.areas import cdi, docker
 from xpu_runtime.doctor.machine import Machine
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING
 from xpu_runtime.observe.engine import Process
-from xpu_runtime.vendors import cdi as content
+from xpu_runtime.vendors import cdi_file as content
 from xpu_runtime.vendors.inventory import Device, Inventory
 
 NODE = node(nvidia("580.0"), Device("0", "GPU-1", "T4", 1 << 30, (), "nvidia"))

@@ -15,7 +15,7 @@ from support.inventories import node, nvidia
 from xpu_runtime import paths
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.request.source import from_spec
-from xpu_runtime.vendors import cdi
+from xpu_runtime.vendors import cdi_file
 from xpu_runtime.vendors.inventory import Device, Inventory
 
 #: SPEC.md: letters and digits, and within also '_', '-', '.' and ':'.
@@ -39,7 +39,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_file_is_as_the_specification_wants_it() -> None:
-    document = cdi.document(_node(), Config())
+    document = cdi_file.document(_node(), Config())
     assert set(document) == {"cdiVersion", "kind", "containerEdits", "devices"}
     assert (document["cdiVersion"], document["kind"]) == ("0.5.0", "yoyoworks.com/xpu")
     for hook in document["containerEdits"]["hooks"]:
@@ -61,7 +61,7 @@ def test_the_file_is_as_the_specification_wants_it() -> None:
 def test_each_device_has_a_variable_of_its_own_that_asks_for_it() -> None:
     config = Config(cdi_sizes=({"name": "a-b", "mem": "50%", "cores": 25, "count": 2},))
     asked: dict[str, Any] = {}
-    for device in cdi.document(_node(), config)["devices"][1:]:
+    for device in cdi_file.document(_node(), config)["devices"][1:]:
         (variable,) = device["containerEdits"]["env"]
         assert variable.partition("=")[0] not in [each.partition("=")[0] for each in asked]
         asked[variable] = from_spec({"process": {"env": [variable]}}, config)
@@ -73,63 +73,63 @@ def test_each_device_has_a_variable_of_its_own_that_asks_for_it() -> None:
 
 def test_a_mig_device_of_an_old_driver_has_its_index_alone_as_name() -> None:
     part = Device("1:0", f"MIG-{_GPU}/1/0", "A100 MIG 1g.5gb", 5 << 30, (), "nvidia", parent="GPU-1")
-    names = [each["name"] for each in cdi.document(node(nvidia("450.80"), part), Config())["devices"]]
+    names = [each["name"] for each in cdi_file.document(node(nvidia("450.80"), part), Config())["devices"]]
     assert names == ["slice", "2g", "4g", "8g", "all", "1:0"]
 
 
 def test_yaml_and_json_say_the_same() -> None:
-    found = cdi.text(_node(), Config())
-    assert yaml.safe_load(found) == cdi.document(_node(), Config())
-    assert found.startswith(cdi.MARK + "\n")
+    found = cdi_file.text(_node(), Config())
+    assert yaml.safe_load(found) == cdi_file.document(_node(), Config())
+    assert found.startswith(cdi_file.MARK + "\n")
 
 
 def test_a_device_that_the_policy_gives_to_nobody_is_not_in_it() -> None:
-    names = cdi.devices(_node(), Config(policy_devices=("1",)))
+    names = cdi_file.devices(_node(), Config(policy_devices=("1",)))
     assert [*names][-3:] == ["all", "1:0", _MIG]
     assert "0" not in names
 
 
 def test_without_devices_there_are_sizes() -> None:
-    assert [*cdi.devices(Inventory("/", False, (), (), ()), Config())] == ["slice", "2g", "4g", "8g"]
+    assert [*cdi_file.devices(Inventory("/", False, (), (), ()), Config())] == ["slice", "2g", "4g", "8g"]
 
 
 def test_hooks_find_the_files_of_a_trial(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XPU_CONFIG", "/trial.yaml")
-    (env, _) = [hook["env"] for hook in cdi.document(_node(), Config())["containerEdits"]["hooks"]]
+    (env, _) = [hook["env"] for hook in cdi_file.document(_node(), Config())["containerEdits"]["hooks"]]
     assert env[1:] == ["XPU_CONFIG=/trial.yaml", f"XPU_RUN_DIR={file.parent.parent}"]
 
 
 def test_a_file_of_ours_is_written_anew_when_the_devices_change(file: Path) -> None:
-    file.write_text(cdi.text(Inventory("/", False, (), (), ()), Config()))
-    cdi.renew(_node(), Config())
-    assert file.read_text() == cdi.text(_node(), Config())
+    file.write_text(cdi_file.text(Inventory("/", False, (), (), ()), Config()))
+    cdi_file.renew(_node(), Config())
+    assert file.read_text() == cdi_file.text(_node(), Config())
     before = file.stat().st_ino
-    cdi.renew(_node(), Config())  # engines watch the folder: nothing has changed
+    cdi_file.renew(_node(), Config())  # engines watch the folder: nothing has changed
     assert file.stat().st_ino == before
 
 
 def test_a_command_of_another_installation_or_configuration_leaves_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = cdi.text(Inventory("/", False, (), (), ()), Config())
+    before = cdi_file.text(Inventory("/", False, (), (), ()), Config())
     file.write_text(before)
     with monkeypatch.context() as other:
         other.setattr(paths, "HOOK", "/opt/bin/xpu-container-runtime-hook")
-        cdi.renew(_node(), Config())
+        cdi_file.renew(_node(), Config())
     assert file.read_text() == before
     with monkeypatch.context() as other:
         other.setenv("XPU_CONFIG", "/tmp/try.yaml")
-        cdi.renew(_node(), Config())
+        cdi_file.renew(_node(), Config())
     assert file.read_text() == before
-    cdi.renew(_node(), Config())
-    assert file.read_text() == cdi.text(_node(), Config())
+    cdi_file.renew(_node(), Config())
+    assert file.read_text() == cdi_file.text(_node(), Config())
 
 
 @pytest.mark.parametrize("content", [None, "cdiVersion: 0.5.0\nkind: yoyoworks.com/xpu\n"])
 def test_no_other_file_is_written(file: Path, content: str | None) -> None:
     if content is not None:
         file.write_text(content)
-    cdi.renew(_node(), Config())
+    cdi_file.renew(_node(), Config())
     assert (file.read_text() if file.exists() else None) == content
 
 

@@ -16,7 +16,7 @@ from xpu_runtime.doctor.machine import Machine, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import files
 from xpu_runtime.request.cdi import KIND
-from xpu_runtime.vendors import cdi
+from xpu_runtime.vendors import cdi_file
 
 ORDER = 74
 _CHECK = "cdi"
@@ -38,7 +38,7 @@ def look(machine: Machine) -> Iterator[Finding]:
 def own(machine: Machine, path: str) -> Iterator[Finding]:
     """What is so of our file at `path`."""
     try:
-        found = cdi.there(path)
+        found = cdi_file.there(path)
     except OSError as error:
         yield finding.unknown(_CHECK, f"{path} cannot be read: {error.strerror}", "run it as root")
         return
@@ -56,11 +56,11 @@ def own(machine: Machine, path: str) -> Iterator[Finding]:
         yield finding.warning(_CHECK, text, f"{_AGAIN}, if it is to be this one's")
     elif machine.inventory is None:
         yield finding.unknown(_CHECK, f"{path} cannot be compared with the devices, which are not known")
-    elif found != cdi.text(machine.inventory, machine.settings):
+    elif found != cdi_file.text(machine.inventory, machine.settings):
         text = f"{path} is of other devices or settings than there are now, or of another version"
         yield finding.warning(_CHECK, text, _AGAIN)
     else:
-        count = len(cdi.devices(machine.inventory, machine.settings))
+        count = len(cdi_file.devices(machine.inventory, machine.settings))
         yield finding.ok(_CHECK, f"{path} has {plural(count, 'device')} (xpu cdi list)")
 
 
