@@ -1,4 +1,4 @@
-"""The `xpu` command on engines' files that exist for one test."""
+"""The `xpu` command on the files of engines, made for one test."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def xpu() -> Xpu:
 
 @pytest.fixture(autouse=True)
 def _no_containerd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text that configure writes depends on the installed engine: none, unless a test puts one on
+    """The text that configure writes depends on the installed engine. Tests have none, unless they put one on
     PATH."""
     if "containerd_says" not in request.fixturenames:
         monkeypatch.setattr(reader, "installed_version", lambda *_: None)
@@ -41,7 +41,7 @@ def _no_containerd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def containerd_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a containerd on PATH that says only this version, whichever this machine has."""
+    """Puts a containerd of this version on PATH, independent of the machine."""
 
     def put(version: str) -> None:
         program = tmp_path / "bin" / "containerd"
@@ -55,7 +55,7 @@ def containerd_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 @pytest.fixture
 def containerd_2(tmp_path: Path, containerd_says: Callable[[str], None]) -> Path:
-    """A config.toml beside a folder of imported files, and a containerd 2."""
+    """A config.toml with a folder of imported files, and a containerd 2."""
     containerd_says("v2.2.1")
     (tmp_path / "conf.d").mkdir()
     config = tmp_path / "config.toml"

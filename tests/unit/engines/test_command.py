@@ -1,4 +1,4 @@
-"""`xpu runtime configure|unconfigure` on files as they lie on a node."""
+"""`xpu runtime configure|unconfigure` on complete files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def configure(xpu: Any, name: str, config: Path, *more: str) -> Any:
     return xpu("runtime", "configure", name, "--config", config, "--runtime-path", PROGRAM, *more)
 
 
-def test_every_engine_of_the_table_has_what_the_command_needs() -> None:
+def test_every_engine_module_has_the_names_that_the_command_uses() -> None:
     for name in ENGINES:
         known = engine(name)
         assert os.path.isabs(known.DEFAULT_PATH)
@@ -54,7 +54,7 @@ def test_a_dry_run_shows_the_change_and_writes_nothing(tmp_path: Path, xpu: Any,
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_the_second_time_nothing_changes_not_even_the_time(tmp_path: Path, xpu: Any, name: str) -> None:
+def test_a_second_configure_does_not_write_the_file(tmp_path: Path, xpu: Any, name: str) -> None:
     config = tmp_path / "config"
     config.write_text(STARTS[name])
     assert configure(xpu, name, config).returncode == 0
@@ -95,7 +95,7 @@ def test_a_missing_file_is_made_and_unconfigure_makes_none(tmp_path: Path, xpu: 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("default", [[], ["--set-as-default"]], ids=["beside", "as default"])
 @pytest.mark.parametrize("before", [None, b"", b"\n"], ids=["no file", "empty", "blank"])
-def test_where_nothing_was_there_is_nothing_afterwards(
+def test_unconfigure_removes_a_file_that_configure_made(
     tmp_path: Path, xpu: Any, name: str, default: list[str], before: bytes | None
 ) -> None:
     config = tmp_path / "config"
@@ -109,7 +109,7 @@ def test_where_nothing_was_there_is_nothing_afterwards(
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("text", ["", "as usual"])
 def test_a_byte_order_mark_stays_first(tmp_path: Path, xpu: Any, name: str, text: str) -> None:
-    """docker takes it from 23.0 on, containerd's go-toml does too: editors of Windows write it."""
+    """docker accepts it from 23.0 on. containerd's go-toml accepts it, too. Editors on Windows write it."""
     config = tmp_path / "config"
     before = b"\xef\xbb\xbf" + (STARTS[name] if text else "").encode()
     config.write_bytes(before)
@@ -122,7 +122,7 @@ def test_a_byte_order_mark_stays_first(tmp_path: Path, xpu: Any, name: str, text
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, xpu: Any, name: str) -> None:
+def test_configure_does_not_make_a_missing_folder(tmp_path: Path, xpu: Any, name: str) -> None:
     config = tmp_path / "dokcer/config"
     done = configure(xpu, name, config)
     assert done.returncode == 1
@@ -130,7 +130,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, xpu: Any, name: 
     assert not config.parent.exists()
 
 
-def test_where_the_engine_is_not_installed_nothing_is_configured(
+def test_an_engine_that_is_not_installed_is_not_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from xpu_runtime.cli import runtime
@@ -140,7 +140,7 @@ def test_where_the_engine_is_not_installed_nothing_is_configured(
     monkeypatch.setattr(docker, "PROGRAM", "no-such-dockerd")
     with pytest.raises(ConfigError, match="install docker first"):
         runtime._check_folder("docker", None, docker)  # type: ignore[arg-type]
-    # Engines as they are packaged today make the folder when they first need it, or never.
+    # Today's packages do not contain the folder: the engine makes it at first use, or never.
     monkeypatch.setattr(docker, "PROGRAM", "true")
     runtime._check_folder("docker", None, docker)  # type: ignore[arg-type]
 
@@ -154,7 +154,7 @@ def test_a_runtime_that_cannot_be_started_is_not_configured(tmp_path: Path, xpu:
     assert not config.exists()
 
 
-def test_mode_and_owner_stay_and_a_symlink_stays_one(tmp_path: Path, xpu: Any) -> None:
+def test_configure_keeps_mode_owner_and_symlink(tmp_path: Path, xpu: Any) -> None:
     target = tmp_path / "elsewhere.json"
     target.write_text("{}")
     target.chmod(0o640)
@@ -169,7 +169,7 @@ def test_mode_and_owner_stay_and_a_symlink_stays_one(tmp_path: Path, xpu: Any) -
     assert sorted(os.listdir(tmp_path)) == ["daemon.json", "elsewhere.json"]
 
 
-def test_a_file_that_somebody_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_that_changes_during_configure_is_not_overwritten(tmp_path: Path) -> None:
     config = tmp_path / "daemon.json"
     config.write_text("{}")
     file = textfile.read(str(config))
@@ -181,7 +181,7 @@ def test_a_file_that_somebody_changed_meanwhile_is_not_overwritten(tmp_path: Pat
 
 
 @pytest.mark.parametrize("raw", [b"\xff{}", b"x" * (textfile.LARGEST + 1)])
-def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path, xpu: Any, raw: bytes) -> None:
+def test_a_file_that_is_not_utf8_or_too_large_is_refused(tmp_path: Path, xpu: Any, raw: bytes) -> None:
     config = tmp_path / "daemon.json"
     config.write_bytes(raw)
     done = configure(xpu, "docker", config)
@@ -189,7 +189,7 @@ def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path, xpu: Any
     assert config.read_bytes() == raw
 
 
-def test_the_runtime_beside_xpu_is_the_one_that_is_named(
+def test_configure_names_the_runtime_in_the_folder_of_xpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from xpu_runtime.cli.runtime import _program

@@ -1,4 +1,5 @@
-"""containerd's config.toml: ours comes and goes, and the rest stays byte for byte."""
+"""containerd's config.toml: configure adds our runtime, unconfigure removes it, and the rest stays byte for
+byte."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def test_configure_adds_the_runtime_once_and_unconfigure_brings_the_old_bytes_ba
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_it_can_be_told_whether_ours_is_the_default_runtime(name: str, tmp_path: Path) -> None:
+def test_is_default_says_whether_our_runtime_is_the_default(name: str, tmp_path: Path) -> None:
     def is_default(text: str) -> bool | None:
         path = tmp_path / "config.toml"
         path.write_text(text)
@@ -48,7 +49,7 @@ def test_it_can_be_told_whether_ours_is_the_default_runtime(name: str, tmp_path:
     assert is_default(configured(before, True)) is True
 
 
-def test_a_default_runtime_of_another_name_is_ours_by_its_program_also_in_an_imported_file(
+def test_a_default_runtime_is_ours_by_its_program_under_any_name_also_in_an_imported_file(
     tmp_path: Path,
 ) -> None:
     table = '[plugins."io.containerd.cri.v1.runtime".containerd'
@@ -65,19 +66,19 @@ def test_a_default_runtime_of_another_name_is_ours_by_its_program_also_in_an_imp
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_line_of_the_old_file_is_still_there_in_its_order(name: str) -> None:
+def test_configure_keeps_every_line_of_the_file_in_its_order(name: str) -> None:
     before, after = DOCUMENTS[name].splitlines(), iter(configured(DOCUMENTS[name]).splitlines())
     assert all(line in after for line in before)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
 def test_the_table_is_the_one_of_the_file_s_version(version: int) -> None:
-    """To containerd 0 is as no version at all, and dockerd writes it for the containerd that it starts."""
+    """For containerd, version 0 means no version. dockerd writes it for the containerd that it starts."""
     after = tomli.loads(configured(f"version = {version}\n"))
     assert list(after["plugins"]) == list(NAMES[version or 1])
 
 
-def test_the_runtime_is_made_like_runc_so_that_cgroups_are_driven_alike() -> None:
+def test_our_runtime_has_the_cgroup_driver_of_runc() -> None:
     after = cri(configured(DOCUMENTS["a full version 2 file"]))
     assert after["runtimes"]["xpu"]["options"] == {"SystemdCgroup": True, "BinaryName": PROGRAM}
 
@@ -106,7 +107,7 @@ RUNC = f"[{CRI}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
         ),
     ],
 )
-def test_cgroups_are_driven_as_by_the_default_runtime_or_else_as_by_runc(
+def test_our_runtime_has_the_cgroup_driver_of_the_default_runtime_or_of_runc(
     tables: str, is_systemd: bool
 ) -> None:
     (edit,) = containerd.configure(file_of(f"version = 2\n{tables}"), PROGRAM, False)
@@ -115,24 +116,24 @@ def test_cgroups_are_driven_as_by_the_default_runtime_or_else_as_by_runc(
     assert not any("SystemdCgroup" in note for note in edit.notes)
 
 
-def test_a_default_runtime_whose_options_are_no_table_is_refused() -> None:
+def test_a_default_runtime_with_options_that_are_no_table_is_refused() -> None:
     nvidia = f'[{CRI}.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\noptions = 1\n'
     text = f'version = 2\n[{CRI}.containerd]\ndefault_runtime_name = "nvidia"\n{nvidia}{RUNC}'
     with pytest.raises(ConfigError, match="a runtime's options are not a table"):
         configured(text)
 
 
-def test_containerd_s_own_runc_is_named_where_no_runtime_was() -> None:
+def test_configure_names_runc_in_a_file_without_runtimes() -> None:
     assert cri(configured("version = 2\n"))["runtimes"]["runc"] == {"runtime_type": "io.containerd.runc.v2"}
 
 
-def test_runc_stays_where_another_runtime_came_to_stand_beside_it() -> None:
+def test_unconfigure_keeps_runc_if_another_runtime_was_added() -> None:
     kata = f'[{CRI}.containerd.runtimes.kata]\nruntime_type = "io.containerd.kata.v2"\n'
     left = cri(unconfigured(configured("version = 2\n") + kata))
     assert sorted(left["runtimes"]) == ["kata", "runc"]
 
 
-def test_another_path_is_changed_in_its_place_and_the_owner_s_additions_stay() -> None:
+def test_configure_changes_our_path_in_place_and_keeps_the_owners_additions() -> None:
     own = configured("version = 2\n").replace('"yoyoworks.com/*"', '"mine/*", "yoyoworks.com/*"')
     own = own.replace("    BinaryName", "    SystemdCgroup = true # mine\n    BinaryName")
     assert configured(own, program="/opt/x") == own.replace(PROGRAM, "/opt/x")
@@ -148,7 +149,7 @@ def test_a_runtime_of_ours_written_as_an_inline_table_is_completed() -> None:
     )
 
 
-def test_what_others_wrote_after_us_stays_when_we_go() -> None:
+def test_unconfigure_keeps_later_lines_of_other_programs() -> None:
     after = configured("version = 2", default=True) + "# theirs\n[metrics] # too\nx = 1\n"
     assert unconfigured(after) == "version = 2\n# theirs\n[metrics] # too\nx = 1\n"
 
@@ -187,7 +188,7 @@ def test_unconfigure_leaves_another_default_runtime_alone() -> None:
         (f"version = 2\n[{CRI}.containerd]\nruntimes = 1\n", "runtimes is not a table"),
     ],
 )
-def test_what_cannot_be_changed_safely_is_refused_and_stays(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_that_cannot_be_changed_safely_is_refused(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configured(text)
     assert told in str(caught.value)
@@ -222,7 +223,7 @@ def test_an_imported_file_that_would_hide_ours_is_refused_before_containerd_2(
     assert containerd.configure(file, PROGRAM, False)[0].notes == ()
 
 
-# Whatever was configured, in any number of steps, goes again.
+# One unconfigure removes the result of any number of configures.
 
 CRI_3 = 'plugins."io.containerd.cri.v1.runtime"'
 THEIR_TABLE = (
@@ -234,7 +235,7 @@ THEIR_TABLE = (
 @pytest.mark.parametrize(
     "before", [*DOCUMENTS.values(), THEIR_TABLE], ids=[*DOCUMENTS, "another program of our name"]
 )
-def test_what_is_configured_in_steps_goes_in_one(before: str) -> None:
+def test_one_unconfigure_undoes_several_configures(before: str) -> None:
     first = configured(before)
     second = configured(first, default=True)
     third = configured(second, program="/opt/x")
@@ -262,7 +263,7 @@ def test_what_is_configured_in_steps_goes_in_one(before: str) -> None:
         f'[{CRI_3}.containerd.runtimes.xpu] # below\nruntime_type = "x"\n',
     ],
 )
-def test_another_program_of_our_name_is_given_back(before: str, default: bool) -> None:
+def test_unconfigure_restores_another_programs_runtime_of_our_name(before: str, default: bool) -> None:
     assert unconfigured(before) == before
     (edit,) = containerd.configure(file_of(before), PROGRAM, default)
     assert "runtimes.xpu was another program's; unconfigure brings that back" in edit.notes
@@ -271,7 +272,7 @@ def test_another_program_of_our_name_is_given_back(before: str, default: bool) -
     assert configured(after, default) == after
     assert unconfigured(after) == before
     assert unconfigured(configured(after, default, program="/opt/x")) == before
-    # Our block was taken away by hand.
+    # The owner has removed our block by hand.
     assert unconfigured(blocks.BLOCK.sub("", configured(before))) == before
 
 
@@ -282,7 +283,7 @@ def test_another_program_of_our_name_is_given_back(before: str, default: bool) -
         f'version = 3\n[{CRI_3}.containerd]\nruntimes.xpu.pod_annotations = [\n"a",\n]\n',
     ],
 )
-def test_another_program_s_table_whose_lines_are_not_its_own_is_refused(before: str) -> None:
+def test_another_programs_table_that_shares_a_line_is_refused(before: str) -> None:
     with pytest.raises(ConfigError, match="inline tables or dotted keys"):
         configured(before)
 
@@ -296,7 +297,7 @@ def test_another_program_s_table_whose_lines_are_not_its_own_is_refused(before: 
         'plugins.cri.containerd.default_runtime_name = "runc"\nx = 1\n',
     ],
 )
-def test_a_default_runtime_is_replaced_however_its_key_is_written(before: str) -> None:
+def test_a_default_runtime_is_replaced_in_any_spelling_of_its_key(before: str) -> None:
     after = configured(before, default=True)
     assert cri(after)["default_runtime_name"] == "xpu"
     assert unconfigured(after) == before
@@ -373,9 +374,9 @@ def test_a_file_of_version_1_is_refused_for_a_containerd_that_ignores_it(
     assert caught.value.todo.startswith("write `version = 2` as its first line, name its tables ")
 
 
-def test_what_another_containerd_reads_is_not_judged_by_the_one_that_is_installed(
+def test_the_installed_containerd_does_not_judge_the_file_of_another_one(
     containerd_says: Callable[[str], None],
 ) -> None:
-    """For example k3s' own, beside an older one of docker."""
+    """For example, k3s has its own containerd beside docker's older one."""
     containerd_says("1.7.24")
     assert cri(configured(DOCUMENTS["a version 3 file"]))["runtimes"]["xpu"]

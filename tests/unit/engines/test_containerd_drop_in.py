@@ -1,4 +1,4 @@
-"""containerd 2 merges config.toml's imports: there ours is a file, which comes and goes whole."""
+"""containerd 2 merges the imports of config.toml. Our runtime is then a file of its own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(co
         ("conf?d/*.toml", False),
     ],
 )
-def test_a_drop_in_is_made_where_containerd_finds_it_and_nowhere_else(
+def test_a_drop_in_is_made_only_in_an_imported_folder(
     containerd_2: Path, pattern: str, matches: bool
 ) -> None:
     before = containerd_2.read_text().replace("conf.d/*.toml", pattern)
@@ -73,7 +73,7 @@ def test_a_drop_in_is_made_where_containerd_finds_it_and_nowhere_else(
     assert (drop_in.exists(), containerd_2.read_text()) == (False, before)
 
 
-def test_a_file_by_a_path_from_here_is_read_like_any_other(
+def test_a_file_by_a_relative_path_is_read_like_any_other(
     containerd_2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(containerd_2.parent)
@@ -84,10 +84,10 @@ def test_a_file_by_a_path_from_here_is_read_like_any_other(
 
 
 @pytest.mark.parametrize(("said", "version"), [("v1.7.24", 3), ("no version", 3), ("no version", 2)])
-def test_a_containerd_that_does_not_read_the_file_does_not_decide_what_it_imports(
+def test_a_containerd_that_does_not_read_the_file_does_not_affect_its_imports(
     tmp_path: Path, containerd_says: Callable[[str], None], said: str, version: int
 ) -> None:
-    """The device plugin, in its container, has no containerd at all."""
+    """The device plugin's container, for example, has no containerd."""
     containerd_says(said)
     (tmp_path / "conf.d").mkdir()
     table = f"[plugins.'{NAMES[version][0]}'.containerd"
@@ -102,7 +102,7 @@ def test_a_containerd_that_does_not_read_the_file_does_not_decide_what_it_import
 
 
 @pytest.mark.parametrize("said", ["v1.7.24", "no version"])
-def test_a_version_that_is_no_number_is_no_reason_to_end_whoever_asks_what_is_read(
+def test_sources_accepts_a_version_that_is_no_number(
     tmp_path: Path, containerd_says: Callable[[str], None], said: str
 ) -> None:
     containerd_says(said)
@@ -118,7 +118,7 @@ def test_containerd_is_asked_for_its_version_once(containerd_2: Path, tmp_path: 
     assert asked.read_text() == "asked\n"
 
 
-def test_a_dry_run_shows_the_file_that_would_come_and_go(
+def test_a_dry_run_shows_the_drop_in_that_would_be_added_or_removed(
     containerd_2: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
@@ -137,7 +137,7 @@ def test_a_dry_run_shows_the_file_that_would_come_and_go(
 @pytest.mark.parametrize(
     "imports", ["", "imports = []\n", "imports = ['/etc/a.toml']\n", "imports = ['/*/*.toml']\n"]
 )
-def test_where_containerd_2_imports_no_folder_ours_is_in_config_toml(
+def test_our_runtime_is_in_config_toml_if_containerd_2_imports_no_folder(
     containerd_2: Path, imports: str
 ) -> None:
     containerd_2.write_text(f"version = 3\n{imports}")
@@ -147,13 +147,13 @@ def test_where_containerd_2_imports_no_folder_ours_is_in_config_toml(
     assert containerd_2.read_text() == f"version = 3\n{imports}"
 
 
-def test_a_config_toml_that_has_ours_already_keeps_it_until_both_are_taken_out(containerd_2: Path) -> None:
+def test_our_runtime_stays_in_config_toml_until_unconfigure(containerd_2: Path) -> None:
     before = containerd_2.read_text()
     drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
     in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
     with_drop_in = drop_in.read_bytes()
     drop_in.unlink()
-    # As containerd 1 had it before the upgrade.
+    # The file as containerd 1 had it before the upgrade.
     containerd_2.write_text(
         configured(before.replace("imports", "# imports")).replace("# imports", "imports")
     )
@@ -167,7 +167,8 @@ def test_a_config_toml_that_has_ours_already_keeps_it_until_both_are_taken_out(c
 
 @pytest.fixture(params=["exit 1", "echo containerd containerd.io 1.7.28 0123abc"], ids=["gone", "downgraded"])
 def other_containerd(request: pytest.FixtureRequest, containerd_2: Path) -> Callable[[], bool]:
-    """Changes of the containerd beside `containerd_2`: whether one is there afterwards."""
+    """Replaces or breaks the containerd of `containerd_2`. The result says whether a containerd still
+    works."""
 
     def change() -> bool:
         (containerd_2.parent / "bin" / "containerd").write_text(f"#!/bin/sh\n{request.param}\n")
@@ -176,7 +177,7 @@ def other_containerd(request: pytest.FixtureRequest, containerd_2: Path) -> Call
     return change
 
 
-def test_a_drop_in_goes_whatever_containerd_is_there(
+def test_unconfigure_removes_the_drop_in_with_any_containerd(
     containerd_2: Path, other_containerd: Callable[[], bool]
 ) -> None:
     before = containerd_2.read_text()
@@ -188,10 +189,10 @@ def test_a_drop_in_goes_whatever_containerd_is_there(
     assert (containerd_2.read_text(), drop_in.exists()) == (before, False)
 
 
-def test_there_is_one_copy_of_ours_whatever_containerd_is_there(
+def test_our_runtime_is_configured_once_with_any_containerd(
     containerd_2: Path, other_containerd: Callable[[], bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The newest version that the older one reads.
+    # The newest version of config.toml that the older containerd reads.
     before = containerd_2.read_text().replace("version = 3", "version = 2").replace(CRI_3, CRI_2)
     containerd_2.write_text(before)
     drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
@@ -210,16 +211,16 @@ def test_there_is_one_copy_of_ours_whatever_containerd_is_there(
 
 
 def runc(name: str, body: str) -> str:
-    """A file that says this of runc's options."""
+    """A file with these options of runc."""
     version = 3 if name == CRI_3 else 2
     return f"version = {version}\n[plugins.'{name}'.containerd.runtimes.runc.options]\n{body}\n"
 
 
-def test_the_runtime_is_made_like_the_runc_of_all_files_in_the_order_in_which_they_are_merged(
+def test_our_runtime_has_the_cgroup_driver_of_runc_in_the_merged_files(
     containerd_2: Path,
 ) -> None:
     folder = containerd_2.parent / "conf.d"
-    # The files that an imported one imports come after all that config.toml does.
+    # containerd merges all imports of config.toml first, then the imports of the imported files.
     (folder / "10.toml").write_text(
         "imports = ['../later.toml', '../config.toml']\n" + runc(CRI_3, "Root = '/10'\nShimCgroup = '/10'")
     )
@@ -243,7 +244,7 @@ def test_a_runc_that_an_imported_file_names_is_not_named_again(containerd_2: Pat
     assert list(cri((containerd_2.parent / "conf.d" / "99-xpu.toml").read_text())["runtimes"]) == ["xpu"]
 
 
-def test_imports_without_a_version_are_refused_as_nothing_that_they_say_has_an_effect(
+def test_imports_without_a_version_are_refused_because_containerd_ignores_them(
     containerd_2: Path,
 ) -> None:
     containerd_2.write_text("imports = ['conf.d/*.toml']\n")
@@ -274,7 +275,7 @@ def test_a_later_file_with_another_default_runtime_is_refused(containerd_2: Path
     in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
 
 
-def test_ours_from_before_that_has_another_driver_of_cgroups_than_runc_is_told(
+def test_a_note_names_an_earlier_entry_of_ours_with_another_cgroup_driver_than_runc(
     containerd_2: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
@@ -289,7 +290,7 @@ def test_ours_from_before_that_has_another_driver_of_cgroups_than_runc_is_told(
     assert capsys.readouterr().err == ""
 
 
-def test_a_refusal_ends_the_command_with_1(xpu: Any, containerd_2: Path) -> None:
+def test_a_refusal_has_exit_status_1(xpu: Any, containerd_2: Path) -> None:
     containerd_2.write_text("imports = ['conf.d/*.toml']\n")
     done = xpu("runtime", "configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
     assert (done.returncode, done.stdout) == (1, "")

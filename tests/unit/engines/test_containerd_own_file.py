@@ -1,4 +1,4 @@
-"""A 99-xpu.toml with foreign content: nothing of it is lost."""
+"""Configure and unconfigure keep foreign content of 99-xpu.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.containerd_files import CRI_2, CRI_3, PROGRAM, configured, cri, in_
 from xpu_runtime.errors import ConfigError
 
 
-def test_a_file_of_our_name_that_has_more_is_neither_written_nor_removed(containerd_2: Path) -> None:
+def test_a_file_of_our_name_with_foreign_content_is_neither_written_nor_removed(containerd_2: Path) -> None:
     drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
     foo = (
         "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.foo]\nruntime_type = 'x'\n"
@@ -72,7 +72,7 @@ def test_a_file_of_our_name_beside_ours_in_config_toml_stays(containerd_2: Path)
     assert not drop_in.exists()
 
 
-def test_a_runc_that_was_changed_in_our_file_is_not_lost(containerd_2: Path) -> None:
+def test_a_changed_runc_in_our_file_is_not_lost(containerd_2: Path) -> None:
     containerd_2.write_text("version = 3\nimports = ['conf.d/*.toml']\n")
     drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
     in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
@@ -84,7 +84,7 @@ def test_a_runc_that_was_changed_in_our_file_is_not_lost(containerd_2: Path) -> 
     assert not drop_in.exists()
 
 
-def test_our_file_is_written_anew_where_config_toml_has_a_newer_version(containerd_2: Path) -> None:
+def test_our_file_is_rewritten_if_config_toml_has_a_newer_version(containerd_2: Path) -> None:
     drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
     newer = containerd_2.read_text()
     containerd_2.write_text(newer.replace("version = 3", "version = 2").replace(CRI_3, CRI_2))
@@ -98,7 +98,7 @@ def test_our_file_is_written_anew_where_config_toml_has_a_newer_version(containe
     assert cri(drop_in.read_text()) == older["plugins"][CRI_2]["containerd"]
 
 
-def test_another_program_s_runtime_in_an_imported_file_is_told(
+def test_a_message_names_another_programs_runtime_in_an_imported_file(
     containerd_2: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (containerd_2.parent / "conf.d" / "10.toml").write_text(

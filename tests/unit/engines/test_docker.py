@@ -1,4 +1,5 @@
-"""docker's daemon.json: ours comes and goes, and the rest stays as its owner wrote it."""
+"""docker's daemon.json: configure adds our runtime, unconfigure removes it, and the rest stays as its owner
+wrote it."""
 
 from __future__ import annotations
 
@@ -77,18 +78,18 @@ def test_configure_adds_the_runtime_once_and_unconfigure_brings_the_old_bytes_ba
     assert (data.get("default-runtime") == "xpu") is default
     assert configured(after, default) == after
     assert unconfigured(after) == before
-    # As the default, and then not; what is there already is not ours to forget.
+    # Configured as the default, then without that option: the default stays.
     assert unconfigured(configured(configured(before), default)) == before
-    # Installed elsewhere.
+    # The runtime is now installed in another folder.
     assert unconfigured(configured(after, default, "/opt/bin/xpu-container-runtime")) == before
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if "our name" not in name])
-def test_unconfigure_leaves_alone_what_was_never_configured(name: str) -> None:
+def test_unconfigure_does_not_change_a_file_without_our_runtime(name: str) -> None:
     assert unconfigured(DOCUMENTS[name]) == DOCUMENTS[name]
 
 
-def test_the_added_lines_are_indented_like_the_file() -> None:
+def test_the_added_lines_have_the_indentation_of_the_file() -> None:
     assert configured(DOCUMENTS["tabs"], default=True) == (
         '{\n\t"log-driver": "local",\n\t"log-opts": {\n\t\t"max-size": "1m"\n\t},\n'
         f'\t"runtimes": {{\n\t\t"xpu": {{\n\t\t\t"path": "{PROGRAM}"\n\t\t}}\n\t}},\n'
@@ -100,7 +101,7 @@ def test_the_added_lines_are_indented_like_the_file() -> None:
     )
 
 
-def test_where_there_is_no_file_it_is_a_whole_one_and_then_none() -> None:
+def test_configure_makes_a_missing_file_and_unconfigure_removes_it() -> None:
     none = TextFile("daemon.json", "/etc/docker/daemon.json", "", None)
     (edit,) = docker.configure(none, PROGRAM, False)
     assert edit.text == json.dumps({"runtimes": {"xpu": {"path": PROGRAM}}}, indent=4) + "\n"
@@ -109,21 +110,21 @@ def test_where_there_is_no_file_it_is_a_whole_one_and_then_none() -> None:
     )
 
 
-def test_another_path_of_ours_is_changed_in_its_place() -> None:
+def test_configure_changes_our_path_in_place() -> None:
     own = '{"runtimes": {"xpu": {"runtimeArgs": ["--x"], "path": "/old/xpu-container-runtime"}, "a": {}}}'
     assert configured(own) == own.replace("/old/xpu-container-runtime", PROGRAM)
     assert unconfigured(own) == '{"runtimes": {"a": {}}}'
 
 
 @pytest.mark.parametrize("default", [False, True], ids=["beside", "as default"])
-def test_another_program_of_our_name_is_the_default_again(default: bool) -> None:
+def test_unconfigure_restores_another_programs_default_of_our_name(default: bool) -> None:
     before = '{"default-runtime": "xpu", "runtimes": {"xpu": {"path": "/o"}}}'
     after = configured(before, default)
     assert json.loads(after)["runtimes"]["xpu"]["path"] == PROGRAM
     assert unconfigured(after) == before
 
 
-def test_another_program_s_settings_are_not_given_to_ours() -> None:
+def test_our_entry_does_not_get_the_settings_of_another_program() -> None:
     after = json.loads(configured(DOCUMENTS["another program of our name"]))
     assert after["runtimes"]["xpu"].keys() == {"path", "replaced"}
 
@@ -135,7 +136,7 @@ def test_an_entry_without_a_path_gets_one() -> None:
     )
 
 
-def test_a_replaced_default_runtime_is_told_and_another_one_is_left_alone() -> None:
+def test_a_note_names_a_replaced_default_runtime_and_another_default_stays() -> None:
     (edit,) = docker.configure(file_of('{"default-runtime": "kata"}'), PROGRAM, True)
     assert edit.notes == ('default-runtime was "kata"; unconfigure brings that back',)
     assert json.loads(edit.text or "")["default-runtime"] == "xpu"
@@ -151,7 +152,7 @@ def test_a_default_that_its_owner_has_changed_since_stays() -> None:
 
 
 @pytest.mark.parametrize("mine", ["crun", "nvidia", None])
-def test_unconfigure_brings_the_default_that_the_last_configure_has_told_of(mine: str | None) -> None:
+def test_unconfigure_restores_the_default_that_the_last_configure_named(mine: str | None) -> None:
     own = json.loads(DOCUMENTS["another default"])
     since = json.loads(configured(json.dumps(own), default=True))
     for text in (own, since):
@@ -164,14 +165,14 @@ def test_unconfigure_brings_the_default_that_the_last_configure_has_told_of(mine
     assert json.loads(unconfigured(edit.text or "")) == own
 
 
-def test_of_a_later_default_without_an_entry_none_is_missed_at_unconfigure() -> None:
+def test_unconfigure_restores_a_later_default_without_an_entry() -> None:
     since = json.loads(configured(DOCUMENTS["another default"], default=True))
     since["default-runtime"] = "io.containerd.runsc.v1"
     again = json.loads(configured(json.dumps(since), default=True))
     assert json.loads(unconfigured(json.dumps(again)))["default-runtime"] == "io.containerd.runsc.v1"
 
 
-def test_a_replaced_default_whose_runtime_has_gone_since_is_told_and_not_brought_back() -> None:
+def test_a_replaced_default_without_its_runtime_is_named_and_not_restored() -> None:
     """dockerd does not start with a default that it does not know."""
     after = json.loads(configured(DOCUMENTS["another default"], default=True))
     del after["runtimes"]["nvidia"]
@@ -182,7 +183,7 @@ def test_a_replaced_default_whose_runtime_has_gone_since_is_told_and_not_brought
     )
 
 
-def test_what_others_have_added_since_stays() -> None:
+def test_unconfigure_keeps_later_additions_of_others() -> None:
     after = json.loads(configured("", default=True))
     after["debug"] = True
     assert json.loads(unconfigured(json.dumps(after))) == {"debug": True}
@@ -204,7 +205,7 @@ def test_what_others_have_added_since_stays() -> None:
     ],
     ids=str,
 )
-def test_whatever_stands_among_what_we_replaced_the_file_stays_one(kept: Any) -> None:
+def test_unconfigure_writes_valid_json_for_any_content_of_replaced(kept: Any) -> None:
     text = json.dumps(
         {"a": 1, "default-runtime": "xpu", "runtimes": {"xpu": {"path": PROGRAM, "replaced": kept}}}
     )
@@ -226,14 +227,14 @@ def test_whatever_stands_among_what_we_replaced_the_file_stays_one(kept: Any) ->
         ('{"runtimes": {"xpu": "/x"}}', "runtimes.xpu is not a JSON object"),
     ],
 )
-def test_what_is_malformed_is_refused_with_its_place(text: str, told: str) -> None:
+def test_a_malformed_file_is_refused_with_line_and_column(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configured(text)
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("written", ['"n\u00e9"', '"nvid\\u0069a"', '"\\/x"'])
-def test_a_default_comes_back_as_it_was_written(written: str) -> None:
+def test_unconfigure_restores_the_spelling_of_the_default(written: str) -> None:
     text = f'{{"default-runtime": {written}, "runtimes": {{"nvidia": {{"path": "/n"}}}}}}\n'
     assert unconfigured(configured(text, True)) == text
 

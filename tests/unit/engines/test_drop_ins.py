@@ -1,4 +1,4 @@
-"""podman's and cri-o's file of ours, among the other files that these engines read."""
+"""Our files for podman and cri-o, among the other files that these engines read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit
 
 PROGRAM = "/usr/bin/xpu-container-runtime"
-#: An entry of another program's, and what it is called.
+#: An entry of another program, and its key.
 ANOTHER = {
     "podman": ('[engine.runtimes]\nxpu = ["/opt/other"]\n', "engine.runtimes.xpu"),
     "crio": (
@@ -44,7 +44,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def etc(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder with the engine's main file and its folder of files."""
+    """The folder with the engine's main file and its drop-in folder."""
     known = engine(name)
     main = Path(known.DEFAULT_PATH).parent
     (tmp_path / main.name).mkdir()
@@ -58,7 +58,7 @@ def ours(etc: Path, name: str) -> Path:
 
 
 def configure(etc: Path, name: str, *, default: bool = False) -> tuple[str, ...]:
-    """Writes as the command does; its notes."""
+    """Writes as the command does; returns the notes."""
     return _write(engine(name).configure(textfile.read(str(ours(etc, name))), PROGRAM, default))
 
 
@@ -74,7 +74,7 @@ def _write(edits: tuple[Edit, ...]) -> tuple[str, ...]:
     return tuple(note for edit in edits for note in edit.notes)
 
 
-def test_the_file_goes_again_whatever_podman_was_installed_then(
+def test_unconfigure_removes_the_file_under_any_podman_version(
     etc: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert configure(etc, name, default=True) == ()
@@ -83,7 +83,7 @@ def test_the_file_goes_again_whatever_podman_was_installed_then(
     assert not ours(etc, name).exists()
 
 
-def test_what_the_owner_has_added_stays(etc: Path, name: str) -> None:
+def test_unconfigure_keeps_the_owners_additions(etc: Path, name: str) -> None:
     configure(etc, name)
     file = ours(etc, name)
     file.write_text(file.read_text() + "[network]\nx = 1 # mine\n")
@@ -91,7 +91,7 @@ def test_what_the_owner_has_added_stays(etc: Path, name: str) -> None:
     assert file.read_text() == "[network]\nx = 1 # mine\n"
 
 
-def test_another_path_takes_the_place_of_ours_and_a_default_stays(etc: Path, name: str) -> None:
+def test_configure_replaces_our_path_and_keeps_the_default(etc: Path, name: str) -> None:
     configure(etc, name, default=True)
     file = textfile.read(str(ours(etc, name)))
     _write(engine(name).configure(file, "/usr/local/bin/xpu-container-runtime", False))
@@ -100,7 +100,7 @@ def test_another_path_takes_the_place_of_ours_and_a_default_stays(etc: Path, nam
     assert text.count("xpu-container-runtime") == 1 and 'runtime = "xpu"' in text
 
 
-def test_another_program_of_our_name_and_a_replaced_default_are_told(etc: Path, name: str) -> None:
+def test_notes_name_another_program_of_our_name_and_a_replaced_default(etc: Path, name: str) -> None:
     main = etc / engine(name).FORM.main  # type: ignore[attr-defined]
     text, key = ANOTHER[name]
     main.write_text(DEFAULT[name] + text)
@@ -125,7 +125,7 @@ def test_a_file_that_is_read_later_is_refused_with_its_name(etc: Path, name: str
     assert str(known.unseen(file)).startswith(f"{later} is read after {file.path}")
 
 
-def test_an_entry_by_hand_is_refused_and_left(etc: Path, name: str) -> None:
+def test_an_entry_written_by_hand_is_refused_and_stays(etc: Path, name: str) -> None:
     file = ours(etc, name)
     file.write_text(ANOTHER[name][0])
     with pytest.raises(ConfigError, match="written by hand; nothing was changed"):
@@ -145,7 +145,7 @@ def test_an_entry_by_hand_is_refused_and_left(etc: Path, name: str) -> None:
         (None, None, [*podman._BY_DEFAULT, "xpu"]),
     ],
 )
-def test_podman_goes_on_to_read_other_runtimes_errors(
+def test_podman_still_reads_the_errors_of_other_runtimes(
     etc: Path,
     name: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Files as operators have them: whatever is configured, every byte is back after unconfigure.
+"""Realistic files of operators: unconfigure restores every byte after any configure.
 
 `files` has the shapes of real ones, each under a line `=== its name`.
 """
@@ -34,12 +34,12 @@ def shapes(*names: str) -> dict[str, str]:
 
 DAEMON_JSON = shapes("daemon.json.txt")
 CONFIG_TOML = shapes("config.toml.txt", "config.toml.more.txt")
-#: Of these `unconfigure` takes the default out, which no engine starts with, and says so.
+#: No engine starts with the default in these files. `unconfigure` removes it with a note.
 NAMED_BEFORE = {
     "a default that was xpu already, and nobody's entry",
     "a default that was xpu already, and nobody's table",
 }
-#: How editors leave a file.
+#: The forms in which editors save a file.
 SPELLINGS: dict[str, Callable[[bytes], bytes]] = {
     "as it is": lambda raw: raw,
     "CRLF": lambda raw: raw.replace(b"\n", b"\r\n"),
@@ -55,7 +55,7 @@ spelt = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search through this machine's processes costs more than all else here."""
+    """The search through the machine's processes would take most of the test's time."""
     monkeypatch.setattr(engine, "running", lambda program: [])
 
 
@@ -68,7 +68,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def there_and_back(name: str, config: Path, raw: bytes, has: Callable[[bool], bool]) -> None:
-    """Configures, twice, and takes it back: beside other runtimes, and as the default one."""
+    """Configures twice and unconfigures: first beside other runtimes, then as the default."""
     for is_default in (False, True):
         config.write_bytes(raw)
         default = ["--set-as-default"] if is_default else []
@@ -92,7 +92,8 @@ def has_docker(config: Path, default: bool) -> bool:
 
 
 def has_containerd(config: Path, default: bool) -> bool:
-    """Whether one of the files has our table, and one the default: they are merged, or it is one file."""
+    """Whether a file has our table and a file has the default. containerd merges them, or there is
+    one file."""
     tables = []
     for raw in contents(config.parent).values():
         data = tomli.loads(raw.decode("utf-8-sig"))
@@ -105,13 +106,13 @@ def has_containerd(config: Path, default: bool) -> bool:
 
 @spelt
 @pytest.mark.parametrize("shape", [each for each in DAEMON_JSON if each not in NAMED_BEFORE])
-def test_a_daemon_json_is_given_back(tmp_path: Path, shape: str, spelling: str) -> None:
+def test_unconfigure_restores_a_daemon_json(tmp_path: Path, shape: str, spelling: str) -> None:
     config = tmp_path / "daemon.json"
     raw = SPELLINGS[spelling](DAEMON_JSON[shape].encode())
     there_and_back("docker", config, raw, lambda default: has_docker(config, default))
 
 
-#: What is refused, for a containerd of this version (0: any), with these words.
+#: Refused files: the version of containerd (0: any), and words of the message.
 REFUSED = {
     ("docker's package: the CRI plugin is off", 2): "ignores plugins.cri",
     ("version 1 with the CRI plugin of old", 2): "ignores plugins.cri",
@@ -126,7 +127,7 @@ REFUSED = {
 @spelt
 @pytest.mark.parametrize("version", [None, (1, 6), (2, 2)], ids=["none", "1.6", "2.2"])
 @pytest.mark.parametrize("shape", [each for each in CONFIG_TOML if each not in NAMED_BEFORE])
-def test_a_config_toml_is_given_back_or_refused_and_left_alone(
+def test_a_config_toml_is_restored_or_refused_without_a_change(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     shape: str,
@@ -149,10 +150,10 @@ def test_a_config_toml_is_given_back_or_refused_and_left_alone(
 
 
 @pytest.mark.parametrize("name", ["docker", "containerd"])
-def test_a_default_of_our_name_without_a_runtime_goes_and_that_is_said(
+def test_a_default_of_our_name_without_a_runtime_is_removed_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """No engine starts with it."""
+    """No engine starts with such a default."""
     (text,) = [
         each
         for title, each in {**DAEMON_JSON, **CONFIG_TOML}.items()
@@ -175,7 +176,9 @@ def test_a_default_of_our_name_without_a_runtime_goes_and_that_is_said(
 
 @pytest.mark.parametrize("name", ["docker", "containerd"])
 @pytest.mark.parametrize("default", [[], ["--set-as-default"]], ids=["beside", "as default"])
-def test_behind_a_dangling_link_there_is_nothing_again(tmp_path: Path, name: str, default: list[str]) -> None:
+def test_unconfigure_removes_the_file_behind_a_link_that_was_dangling(
+    tmp_path: Path, name: str, default: list[str]
+) -> None:
     target, link = tmp_path / "elsewhere" / "file", tmp_path / "config"
     target.parent.mkdir()
     link.symlink_to("elsewhere/file")
@@ -187,7 +190,7 @@ def test_behind_a_dangling_link_there_is_nothing_again(tmp_path: Path, name: str
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A file with another one mounted on it, as in a container to which a file is given."""
+    """A file with another file mounted on it, as in a container with a mounted file."""
     source, config = tmp_path / "source", tmp_path / "config"
     source.write_text("")
     config.write_text("")
@@ -199,7 +202,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["docker", "containerd"])
-def test_a_file_that_is_a_mount_is_refused_with_what_to_do(mounted: Path, name: str) -> None:
+def test_a_file_that_is_a_mount_is_refused_with_the_remedy(mounted: Path, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         in_process("configure", name, "--config", mounted, "--runtime-path", PROGRAM)
     assert caught.value.what == f"{mounted} is a mount of its own, which cannot be replaced"
@@ -209,7 +212,7 @@ def test_a_file_that_is_a_mount_is_refused_with_what_to_do(mounted: Path, name: 
 
 
 @pytest.mark.parametrize("verb", ["configure", "unconfigure"])
-def test_the_template_of_k3s_is_told_by_its_name(tmp_path: Path, verb: str) -> None:
+def test_the_refusal_of_k3s_config_names_its_template(tmp_path: Path, verb: str) -> None:
     template = tmp_path / "config-v3.toml.tmpl"
     text = '{{ template "base" . }}\n[plugins]\n'
     template.write_text(text)
@@ -222,7 +225,7 @@ def test_the_template_of_k3s_is_told_by_its_name(tmp_path: Path, verb: str) -> N
     assert template.read_text() == text
 
 
-def test_k3s_s_own_file_stays_and_ours_goes_into_the_folder_that_it_imports(
+def test_our_file_is_made_in_the_folder_that_k3s_config_imports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.toml"

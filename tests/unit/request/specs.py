@@ -1,4 +1,4 @@
-"""Specs that ask by variables and annotations, and their requests."""
+"""Specs with variables and annotations that request devices, and their requests."""
 
 from __future__ import annotations
 

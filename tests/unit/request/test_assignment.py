@@ -1,4 +1,5 @@
-"""A pod's assignment: its signature is checked before its content is read, and only an assignment counts."""
+"""The assignment of a pod. The signature is checked before the content is read. Only a valid assignment
+counts."""
 
 from __future__ import annotations
 
@@ -53,11 +54,11 @@ def payload(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "key"), KEYS.items())
-def test_what_one_has_signed_all_who_have_the_key_read(name: str, key: bytes) -> None:
+def test_each_holder_of_the_key_reads_a_signed_assignment(name: str, key: bytes) -> None:
     assert read(sign(ASSIGNED, name, key), KEYS) == ASSIGNED
 
 
-def test_the_format_is_the_one_that_is_written_down() -> None:
+def test_the_format_is_the_documented_one() -> None:
     version, key, content, mac = sign(ASSIGNED, "k1", KEY).split(".")
     assert (version, key) == ("v1", "k1")
     plain = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)))
@@ -77,7 +78,7 @@ def test_the_format_is_the_one_that_is_written_down() -> None:
     assert "=" not in content + mac and "init" not in json.dumps(payload())
 
 
-def test_a_container_s_shares_are_found_by_its_name_whatever_its_kind() -> None:
+def test_the_shares_of_any_kind_of_container_are_found_by_its_name() -> None:
     assert ASSIGNED.of("side") == (Share("GPU-0", GIB, None),)
     assert ASSIGNED.of("prepare") == (Share("GPU-1", None, None),)
     assert ASSIGNED.of("log") == (Share("GPU-0", GIB, 5),)
@@ -85,14 +86,14 @@ def test_a_container_s_shares_are_found_by_its_name_whatever_its_kind() -> None:
 
 
 @given(st.integers(0, len(sign(ASSIGNED, "k1", KEY)) - 1), st.characters(min_codepoint=33, max_codepoint=126))
-def test_no_character_can_be_changed(place: int, character: str) -> None:
+def test_a_changed_character_makes_the_assignment_invalid(place: int, character: str) -> None:
     text = sign(ASSIGNED, "k1", KEY)
     changed = text[:place] + character + text[place + 1 :]
     if changed != text:
         refusal(changed)
 
 
-def test_what_is_signed_with_another_key_or_for_another_key_s_name_is_refused() -> None:
+def test_a_signature_by_another_key_or_for_another_key_id_is_refused() -> None:
     assert "forged or damaged: its signature is wrong" in refusal(sign(ASSIGNED, "k1", OTHER))
     told = refusal(sign(ASSIGNED, "k9", KEY))
     assert "signed with the key 'k9', which this node does not have (it has k1, old)" in told
@@ -114,11 +115,11 @@ def test_what_is_signed_with_another_key_or_for_another_key_s_name_is_refused() 
         "x" * (1 << 20),
     ],
 )
-def test_what_is_none_is_told_so(text: str) -> None:
+def test_a_text_in_another_form_is_refused_with_the_form(text: str) -> None:
     assert "has not the form v1.KEYID.PAYLOAD.MAC" in refusal(text)
 
 
-def test_another_version_is_told_so() -> None:
+def test_another_version_is_refused_with_the_known_one() -> None:
     assert "has the version 'v2', and this runtime knows v1" in refusal("v2.k1.e30.e30")
 
 
@@ -152,11 +153,11 @@ def test_another_version_is_told_so() -> None:
         (payload(init={"c": [["GPU-0", 1, None]]}), "names a container twice"),
     ],
 )
-def test_what_is_signed_and_makes_no_sense_is_refused(content: Any, told: str) -> None:
+def test_a_signed_payload_with_invalid_content_is_refused(content: Any, told: str) -> None:
     assert told in refusal(signed(content))
 
 
-def test_what_makes_no_sense_is_not_signed() -> None:
+def test_an_invalid_assignment_is_not_signed() -> None:
     with pytest.raises(AssignmentError, match="names no container"):
         sign(ASSIGNED.replace(containers={}, init={}, sidecars={}), "k1", KEY)
     with pytest.raises(AssignmentError, match="no usable key"):
@@ -191,7 +192,9 @@ def test_keys_are_read_in_their_order_with_comments_and_blank_lines(tmp_path: Pa
         (b"\xff", "are no text"),
     ],
 )
-def test_a_wrong_file_of_keys_is_told_without_its_secret(tmp_path: Path, content: bytes, told: str) -> None:
+def test_the_error_for_an_invalid_key_file_does_not_show_the_secret(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
     file = tmp_path / "keys"
     file.write_bytes(content)
     with pytest.raises(AssignmentError) as caught:
@@ -200,6 +203,6 @@ def test_a_wrong_file_of_keys_is_told_without_its_secret(tmp_path: Path, content
     assert KEY.hex()[:16] not in str(caught.value)
 
 
-def test_a_file_of_keys_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_key_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AssignmentError, match="cannot be read"):
         read_keys(os.path.join(tmp_path, "keys"))

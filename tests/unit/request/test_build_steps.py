@@ -1,4 +1,4 @@
-"""A step of a build gets nothing by its image's own variables, and all that it asks for itself."""
+"""A build step ignores the variables of its image. It gets the devices that it requests itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.request import source
 
 CONTAINER = "c" * 64
-#: docker 20.10's configuration of a step, in the relevant parts.
+#: The configuration of a build step by docker 20.10, in the relevant parts.
 CONFIG: dict[str, Any] = {
     "Config": {"Image": "sha256:0f65", "Healthcheck": {"Test": ["NONE"]}},
     "Name": "/musing_dijkstra",
@@ -57,7 +57,7 @@ STEPS: dict[str, Callable[[Path], Bundle]] = {
     "BuildKit with another name for the host": by_buildkit_of_another_name,
     "buildah": by_buildah,
 }
-#: Containers that are like steps in a part, and are none.
+#: Containers that share a property with build steps, but are none.
 OTHERS: dict[str, Callable[[Path], Bundle]] = {
     "an image by its name": lambda folder: by_docker(
         folder,
@@ -85,7 +85,7 @@ def test_a_step_gets_nothing_because_of_its_image(
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_no_step_gets_what_its_image_says(tmp_path: Path, name: str) -> None:
+def test_a_container_outside_a_build_gets_the_devices_of_its_image(tmp_path: Path, name: str) -> None:
     bundle, found = OTHERS[name](tmp_path)
     found["process"]["env"] = ["NVIDIA_VISIBLE_DEVICES=all"]
     request = source.from_spec(found, DEFAULTS, bundle)
@@ -93,7 +93,7 @@ def test_what_is_no_step_gets_what_its_image_says(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("engine", STEPS)
-def test_a_step_that_asks_gets_what_it_asks_for(tmp_path: Path, engine: str) -> None:
+def test_a_build_step_gets_the_devices_that_it_requests(tmp_path: Path, engine: str) -> None:
     bundle, found = STEPS[engine](tmp_path)
     for asked in ("XPU_MEM=4G", "NVIDIA_VISIBLE_DEVICES=0"):
         found["process"]["env"] = ["NVIDIA_VISIBLE_DEVICES=all", asked]

@@ -1,4 +1,4 @@
-"""The request of a pod's container: its assignment, and not its author's amounts."""
+"""The request of a pod's container. It comes from the assignment, and not from the author's amounts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def spec(*variables: str, engine: dict[str, str] = CONTAINERD, **annotations: str) -> dict[str, Any]:
-    """`annotations`: `mem` is `yoyoworks.com/xpu-mem`."""
+    """A spec. The annotations are given by their short names: `mem` is `yoyoworks.com/xpu-mem`."""
     ours = {f"yoyoworks.com/xpu-{name.replace('_', '-')}": value for name, value in annotations.items()}
     return {"process": {"env": ["PATH=/bin", *variables]}, "annotations": {**engine, **ours}}
 
@@ -97,7 +97,8 @@ def test_an_assignment_is_honoured_where_none_is_required(config: Config) -> Non
     found = from_spec(spec(assignment=assigned()), lenient)
     assert found is not None and found.of_pod == WHO.replace(assignment=ASSIGNED, key_id="k1")
     assert "forged" in refusal(spec(assignment=assigned()[:-1] + "x"), lenient)
-    # A container that it does not name, and one of a pod without one, ask as any other.
+    # A container that the assignment does not name asks like any other. A container of a pod without one
+    # does, too.
     other = {**CONTAINERD, "io.kubernetes.cri.container-name": "other"}
     for plain in (spec("XPU_MEM=1G", engine=other, assignment=assigned()), spec("XPU_MEM=1G")):
         request = from_spec(plain, lenient)
@@ -105,7 +106,7 @@ def test_an_assignment_is_honoured_where_none_is_required(config: Config) -> Non
         assert (request.memory, request.of_pod) == ((Memory(GIB),), None)
 
 
-def test_what_kubelet_was_allocated_asks_by_the_ledger(config: Config) -> None:
+def test_an_allocation_by_kubelet_asks_by_the_ledger(config: Config) -> None:
     for each in (config, config.replace(kubernetes_require_assignment=False)):
         found = from_spec(spec("XPU_KUBERNETES=allocated"), each)
         assert found is not None
@@ -132,7 +133,7 @@ def test_a_copied_assignment_is_refused(config: Config, change: dict[str, str], 
     assert told in refusal(spec(assignment=assigned(ASSIGNED.replace(**change))), config)
 
 
-def test_a_forged_one_is_refused_whatever_else_the_container_says(config: Config, tmp_path: Path) -> None:
+def test_a_forged_assignment_is_refused_beside_any_variable(config: Config, tmp_path: Path) -> None:
     forged = sign(ASSIGNED, "k1", bytes(32))
     for asked in (spec(assignment=forged), spec("XPU_VISIBLE_DEVICES=none", assignment=forged)):
         assert "forged or damaged" in refusal(asked, config)
@@ -172,13 +173,13 @@ def test_an_amount_by_the_author_is_refused(
         assert text in refusal(asked, config)
 
 
-def test_what_is_for_the_scheduler_is_none_of_the_container_s(config: Config) -> None:
+def test_annotations_for_the_scheduler_do_not_change_the_containers_request(config: Config) -> None:
     found = from_spec(spec(assignment=assigned(), count="2", policy="spread"), config)
     assert found is not None and (found.count, found.policy) == (2, None)
     assert from_spec(spec(count="2", policy="spread"), config) is None
 
 
-def test_how_a_slice_is_held_is_the_author_s(config: Config) -> None:
+def test_the_author_chooses_how_a_slice_is_held(config: Config) -> None:
     asked = spec(
         "XPU_SCHED=burst",
         "XPU_CAPABILITIES=compute",
@@ -200,7 +201,7 @@ def test_how_a_slice_is_held_is_the_author_s(config: Config) -> None:
     assert "bypasses" in refusal(spec("LD_PRELOAD=/x/libcuda.real.so", assignment=assigned()), config)
 
 
-def test_maxima_and_defaults_of_the_node_are_not_for_what_was_decided(config: Config) -> None:
+def test_maxima_and_defaults_of_the_node_do_not_apply_to_assigned_shares(config: Config) -> None:
     node = config.replace(
         policy_max_memory="1G",
         policy_max_cores=5,
@@ -213,7 +214,7 @@ def test_maxima_and_defaults_of_the_node_are_not_for_what_was_decided(config: Co
     assert (found.memory[0], found.cores, found.count) == (Memory(4 * GIB), 30, 2)
 
 
-def test_what_the_image_says_of_devices_is_ignored_and_of_the_driver_is_not(config: Config) -> None:
+def test_the_images_devices_are_ignored_and_its_driver_variables_count(config: Config) -> None:
     image = (
         "NVIDIA_VISIBLE_DEVICES=all",
         "NVIDIA_GPU_MEMORY_LIMIT=100",
@@ -227,11 +228,14 @@ def test_what_the_image_says_of_devices_is_ignored_and_of_the_driver_is_not(conf
     assert (found.capabilities, len(found.requirements), found.vendor) == (("compute",), 1, "")
 
 
-def test_how_a_cap_is_held_is_refused_where_there_is_none_but_by_annotation(config: Config) -> None:
+def test_xpu_sched_without_a_cap_is_refused_as_a_variable_and_ignored_as_an_annotation(
+    config: Config,
+) -> None:
     uncapped = assigned(ASSIGNED.replace(containers={"main": (Share("GPU-0", GIB, None),)}))
     told = refusal(spec("XPU_SCHED=burst", assignment=uncapped), config)
     assert "XPU_SCHED=burst is about a cap on cores, and container main of pod default/web was" in told
-    assert from_spec(spec(assignment=uncapped, sched="burst"), config) is not None  # it is for the others
+    # An annotation holds for each container of the pod; others may have a cap.
+    assert from_spec(spec(assignment=uncapped, sched="burst"), config) is not None
 
 
 def test_a_container_that_asks_for_nothing_is_left_alone(config: Config) -> None:
@@ -243,7 +247,7 @@ def test_a_container_that_asks_for_nothing_is_left_alone(config: Config) -> None
         spec("NVIDIA_VISIBLE_DEVICES=none", engine=other, assignment=assigned()),
         spec("NVIDIA_VISIBLE_DEVICES=void"),
         spec("NVIDIA_DRIVER_CAPABILITIES=all"),
-        # Images for CUDA ask by these for all devices.
+        # CUDA images set these to ask for all devices.
         spec("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GPU_MEMORY_LIMIT=100"),
         spec("NVIDIA_VISIBLE_DEVICES=GPU-1234", engine=other, assignment=assigned()),
         spec("CUDA_VERSION=9.0", engine=other, assignment=assigned()),
@@ -254,17 +258,17 @@ def test_a_container_that_asks_for_nothing_is_left_alone(config: Config) -> None
 
 
 @pytest.mark.parametrize("variable", ["XPU_KUBERNETES=allocated", "XPU_SCHED=burst"])
-def test_a_container_that_asks_and_was_assigned_nothing_is_refused(config: Config, variable: str) -> None:
+def test_a_container_that_asks_without_an_assigned_share_is_refused(config: Config, variable: str) -> None:
     other = {**CONTAINERD, "io.kubernetes.cri.container-name": "proxy"}
     told = refusal(spec(variable, engine=other, assignment=assigned()), config)
     assert "asks for devices, and container proxy of pod default/web was assigned none: say it in" in told
     assert told.endswith("such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30")
-    # Without an assignment the ledger is asked; never all devices.
+    # Without an assignment the request goes to the ledger. It is never for all devices.
     found = from_spec(spec(variable, engine=other), config)
     assert found is not None and found.of_pod is not None and found.selectors == ()
 
 
-def test_an_engine_that_does_not_tell_the_pod_gets_nothing_for_it(config: Config) -> None:
+def test_a_container_whose_engine_does_not_name_the_pod_is_refused(config: Config) -> None:
     old = {name: value for name, value in CONTAINERD.items() if "uid" not in name}
     assert "the pod of this container is not known" in refusal(spec("XPU_MEM=4G", engine=old), config)
     assert "the pod of this container is not known" in refusal(
@@ -285,29 +289,29 @@ def test_the_variable_of_the_device_plugin_means_nothing_outside_a_pod(config: C
     assert plain is not None and not plain.decided
 
 
-def test_where_variables_are_not_taken_the_device_plugin_s_is(config: Config) -> None:
+def test_the_device_plugins_variable_counts_where_policy_refuses_variables(config: Config) -> None:
     strict = config.replace(policy_accept_env_when_unprivileged=False)
     assert from_spec(spec("XPU_KUBERNETES=allocated", assignment=assigned()), strict) is not None
     told = refusal(spec("XPU_SCHED=burst", assignment=assigned()), strict)
     assert "XPU_SCHED is set in an unprivileged container" in told
 
 
-def test_who_a_container_is_only_the_engine_says() -> None:
+def test_only_the_engine_identifies_a_container() -> None:
     assert pod.who(CONTAINERD) == pod.who(CRI_O) == WHO
     assert pod.who({**CRI_O, "io.kubernetes.cri.container-type": "container"}) is None
 
 
 @pytest.mark.parametrize("engine, others", [(CRI_O, CONTAINERD), (CONTAINERD, CRI_O)])
-def test_an_author_who_writes_another_engine_s_annotations_is_nobody_else(
+def test_annotations_of_another_engine_do_not_change_a_containers_identity(
     config: Config, engine: dict[str, str], others: dict[str, str]
 ) -> None:
-    # cri-o copies all of a pod's annotations into the spec: a thief has his victim's assignment, and says in
-    # containerd's words that he is the victim.
+    # cri-o copies all of a pod's annotations into the spec. An attacker has the victim's assignment, and
+    # claims the victim's identity in containerd's annotations.
     thief = {name: value.replace("uid-1", "uid-2") for name, value in engine.items()}
     both = {**others, **thief}
     told = refusal(spec("XPU_KUBERNETES=allocated", engine=both, assignment=assigned()), config)
     assert "the pod of this container is not known" in told
-    # An author cannot make his container the pause container, which needs no request.
+    # The pause container needs no request. An author cannot make a container look like one.
     sandbox = {**CRI_O, "io.kubernetes.cri.container-type": "sandbox"}
     assert kind_in_pod(sandbox) == "container"
     assert AssignmentError.code == "wrong-assignment" and ANNOTATION.startswith("yoyoworks.com/xpu-")

@@ -29,7 +29,7 @@ def test_the_main_request() -> None:
     )
 
 
-def test_of_a_variable_that_stands_twice_the_last_counts() -> None:
+def test_the_last_of_two_values_of_a_variable_counts() -> None:
     assert request("XPU_MEM=4G", "XPU_MEM=2G").memory == (Memory(2 * GIB),)
 
 
@@ -78,7 +78,7 @@ def test_listed_devices_are_counted() -> None:
         (["XPU_SHED=burst"], ["unknown variable", "did you mean XPU_SCHED?"]),
     ],
 )
-def test_what_is_wrong_is_told_with_what_is_allowed(variables: list[str], says: list[str]) -> None:
+def test_a_refusal_names_the_wrong_value_and_the_allowed_ones(variables: list[str], says: list[str]) -> None:
     told = refusal(*variables)
     for part in says:
         assert part in told
@@ -86,17 +86,17 @@ def test_what_is_wrong_is_told_with_what_is_allowed(variables: list[str], says: 
 
 
 @pytest.mark.parametrize("variable", ["XPU_GPUS=1", "XPU_CPU=1", "XPU_ENFORCE=soft"])
-def test_where_nothing_is_near_nothing_is_suggested(variable: str) -> None:
+def test_a_refusal_suggests_nothing_if_no_name_is_near(variable: str) -> None:
     assert "did you mean" not in refusal(variable)
 
 
-def test_an_amount_of_nothing_is_offered_no_unit() -> None:
+def test_the_refusal_of_a_zero_amount_suggests_no_unit() -> None:
     told = refusal("XPU_MEM=0")
     assert "is zero" in told
     assert "did you mean" not in told
 
 
-def test_all_that_is_wrong_with_a_request_is_told_at_once() -> None:
+def test_one_refusal_lists_all_problems_of_a_request() -> None:
     strict = Config(policy_max_memory="8G", policy_max_count=1, policy_max_cores=50)
     variables = ["XPU_MEM=9G", "XPU_CORES=60", "XPU_COUNT=2", "XPU_POLICY=x", "LD_PRELOAD=/a/libcuda.real"]
     told = from_spec_refused(spec(*variables, annotations={"yoyoworks.com/xpu-men": "1"}), strict)
@@ -112,7 +112,7 @@ def test_all_that_is_wrong_with_a_request_is_told_at_once() -> None:
     assert "\n" not in told
 
 
-def test_none_wins_over_what_an_image_asks_for() -> None:
+def test_none_overrides_the_images_variables() -> None:
     assert request("XPU_MEM=4G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=none").choice == "none"
 
 
@@ -135,43 +135,43 @@ def test_any_value_is_taken_or_refused_in_one_line(variables: dict[str, str]) ->
 # The reference runtime's variables.
 
 
-def test_cuda_images_get_what_they_name() -> None:
+def test_cuda_images_get_the_devices_and_capabilities_in_their_variables() -> None:
     found = request("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video")
     assert found.choice == "all"
     assert found.capabilities == ("compute", "utility", "video")
 
 
-def test_ours_win_over_the_images() -> None:
+def test_xpu_variables_override_the_images_nvidia_variables() -> None:
     found = request("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GPU_MEMORY_LIMIT=1024", "XPU_MEM=4G")
     assert (found.choice, found.memory) == ("auto", (Memory(4 * GIB),))
 
 
 @pytest.mark.parametrize("name", ["GPU-1234-abcd", "1", "0:1", "GPU-1234-abcd,GPU-5678-abcd"])
-def test_devices_that_are_named_the_other_way_are_those_that_are_given(name: str) -> None:
+def test_devices_named_by_nvidia_visible_devices_are_granted(name: str) -> None:
     found = request(f"NVIDIA_VISIBLE_DEVICES={name}", "XPU_MEM=4G")
     assert (found.choice, found.selectors) == ("list", tuple(name.split(",")))
     assert request(f"NVIDIA_VISIBLE_DEVICES={name}", "XPU_VISIBLE_DEVICES=auto").choice == "auto"
 
 
 @pytest.mark.parametrize("value", ["all", "none", "void", ""])
-def test_what_images_set_by_habit_chooses_no_device_beside_ours(value: str) -> None:
+def test_nvidia_visible_devices_all_or_none_chooses_no_device_beside_xpu_variables(value: str) -> None:
     assert request(f"NVIDIA_VISIBLE_DEVICES={value}", "XPU_MEM=4G").choice == "auto"
 
 
-def test_a_device_that_nvidias_plugin_names_for_each_share_of_it_is_meant_once() -> None:
+def test_a_device_that_nvidias_plugin_names_several_times_counts_once() -> None:
     found = request("NVIDIA_VISIBLE_DEVICES=GPU-1234-abcd,GPU-5678-abcd,GPU-1234-abcd", "XPU_MEM=4G")
     assert found.selectors == ("GPU-1234-abcd", "GPU-5678-abcd")
     assert request("NVIDIA_VISIBLE_DEVICES=1,1", "XPU_COUNT=1").selectors == ("1",)
 
 
-def test_devices_that_are_named_the_other_way_can_be_too_few() -> None:
+def test_xpu_count_above_the_devices_in_nvidia_visible_devices_is_refused() -> None:
     told = refusal("NVIDIA_VISIBLE_DEVICES=GPU-1234-abcd", "XPU_COUNT=2")
     assert (
         "XPU_COUNT='2': contradicts NVIDIA_VISIBLE_DEVICES, which names 1 device: leave XPU_COUNT out" in told
     )
 
 
-def test_the_references_limit_holds_where_ours_is_not_set() -> None:
+def test_nvidia_gpu_memory_limit_counts_without_xpu_mem() -> None:
     assert request("NVIDIA_GPU_MEMORY_LIMIT=2048", "XPU_CORES=30").memory == (Memory(2 * GIB),)
 
 
@@ -184,13 +184,13 @@ def test_the_references_limit_holds_where_ours_is_not_set() -> None:
          "write a number of MiB, as 4096"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_under_the_name_that_was_written(variable: str, says: str) -> None:
+def test_a_refusal_uses_the_name_of_the_variable_that_was_written(variable: str, says: str) -> None:
     told = refusal("NVIDIA_VISIBLE_DEVICES=all", variable)
     assert says in told
     assert "XPU_" not in told
 
 
-def test_the_references_limit_is_in_mebibytes() -> None:
+def test_nvidia_gpu_memory_limit_is_in_mebibytes() -> None:
     found = request("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GPU_MEMORY_LIMIT=2048")
     assert found.memory == (Memory(2 * GIB),)
 
@@ -209,7 +209,7 @@ def test_an_old_cuda_image_gets_all() -> None:
     assert from_spec(spec("CUDA_VERSION=12.4", "NVIDIA_REQUIRE_CUDA=cuda>=12.4"), Config()) is None
 
 
-def test_an_images_requirements_hold_beside_our_variables() -> None:
+def test_an_images_requirements_count_beside_xpu_variables() -> None:
     found = request("XPU_MEM=1G", "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=470,driver<471")
     assert len(found.requirements) == 1
     assert [len(group) for group in found.requirements[0]] == [1, 3]
@@ -227,7 +227,7 @@ def test_an_annotation_wins_over_the_variable() -> None:
     assert found.memory == (Memory(4 * GIB),)
 
 
-def test_a_wrong_annotation_is_told_under_its_own_name() -> None:
+def test_the_refusal_of_an_annotation_uses_its_own_name() -> None:
     wrong = spec("XPU_CORES=7", annotations={"yoyoworks.com/xpu-mem": "2Q"})
     told = from_spec_refused(wrong, Config())
     assert "yoyoworks.com/xpu-mem: '2Q': '2Q' has an unknown unit" in told
@@ -243,7 +243,7 @@ def test_an_unknown_annotation_of_ours_is_refused() -> None:
         from_spec(spec(annotations={"yoyoworks.com/xpu-men": "4G"}), Config())
 
 
-def test_the_names_behind_the_interposers_are_those_that_are_refused() -> None:
+def test_each_library_name_behind_the_interposers_is_refused() -> None:
     behind = {os.path.basename(interposed.real(stem)) for stem in interposed.INTERPOSED}
     assert behind == set(REAL_LIBRARIES)
 

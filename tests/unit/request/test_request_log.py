@@ -1,4 +1,4 @@
-"""XPU_LOG: read by the interposers in the container, and checked with the request."""
+"""XPU_LOG: the interposers in the container read it. It is checked with the request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spec(*variables: str, **annotations: str) -> dict[str, Any]:
     ("value", "wanted"),
     [("debug", True), ("debug:/tmp/xpu.log", True), ("off", False), ("debug:/" + 510 * "x", True)],
 )
-def test_the_log_is_asked_for_beside_a_slice(value: str, wanted: bool) -> None:
+def test_xpu_log_counts_beside_a_request_for_a_slice(value: str, wanted: bool) -> None:
     found = from_spec(spec("XPU_MEM=4G", f"XPU_LOG={value}"), Config())
     assert found is not None
     assert found.log is wanted
@@ -52,7 +52,7 @@ def test_a_misspelt_log_is_refused(value: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-def test_it_is_refused_beside_an_alias_or_an_annotation_too() -> None:
+def test_a_misspelt_log_is_refused_beside_an_alias_or_an_annotation() -> None:
     with pytest.raises(RequestError, match="XPU_LOG='debgu'"):
         from_spec(spec("NVIDIA_VISIBLE_DEVICES=all", "XPU_LOG=debgu"), Config())
     strict = Config(policy_accept_env_when_unprivileged=False)
@@ -60,12 +60,12 @@ def test_it_is_refused_beside_an_alias_or_an_annotation_too() -> None:
         from_spec(spec("XPU_LOG=debgu", mem="4G"), strict)
 
 
-def test_alone_it_asks_for_nothing_and_is_the_programs_own() -> None:
+def test_xpu_log_alone_asks_for_nothing_and_is_not_checked() -> None:
     assert not asks(spec("XPU_LOG=debgu"))
     assert from_spec(spec("XPU_LOG=debgu"), Config()) is None
 
 
-def test_a_misspelt_name_is_told_with_the_right_one() -> None:
+def test_the_refusal_of_a_misspelt_name_suggests_the_right_one() -> None:
     with pytest.raises(RequestError, match="did you mean XPU_LOG"):
         from_spec(spec("XPU_MEM=4G", "XPU_LOGS=debug"), Config())
 
@@ -74,7 +74,7 @@ def held_by(backend: str | None, limited: bool = True) -> Slice:
     return Slice("0", "GPU-1", 1 << 30, limited, None, Holding(memory_backend=backend))
 
 
-def test_where_no_interposer_is_in_the_container_the_log_is_said_to_be_silent() -> None:
+def test_a_note_says_that_xpu_log_has_no_effect_without_an_interposer() -> None:
     assert choose.why_no_log((held_by("library"),)) is None
     assert choose.why_no_log((held_by("driver"), held_by("library"))) is None
     assert "its memory limit is held by: driver" in (choose.why_no_log((held_by("driver"),)) or "")

@@ -1,4 +1,4 @@
-"""The policy's and the defaults' effect on a request, and containers that could lift a limit held by the
+"""The effect of the policy and the defaults on a request, and containers that can lift a limit held by the
 driver."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from xpu_runtime.request.source import from_spec
 from .specs import Spec, from_spec_refused, refusal, request, spec
 
 
-def test_an_unprivileged_container_may_not_ask_by_variables_where_the_policy_says_so() -> None:
+def test_the_policy_can_refuse_variables_of_an_unprivileged_container() -> None:
     config = Config(policy_accept_env_when_unprivileged=False)
     assert "accept_env_when_unprivileged" in refusal("XPU_MEM=4G", config=config)
     assert from_spec(spec("NVIDIA_VISIBLE_DEVICES=all"), config) is None
@@ -30,12 +30,12 @@ def test_an_unprivileged_container_may_not_ask_by_variables_where_the_policy_say
         ("XPU_VISIBLE_DEVICES=0,1,2", Config(policy_max_count=2)),
     ],
 )
-def test_a_maximum_holds_for_the_unprivileged(variable: str, config: Config) -> None:
+def test_a_maximum_applies_to_unprivileged_containers(variable: str, config: Config) -> None:
     assert "policy.max_" in refusal(variable, config=config)
     assert from_spec(spec(variable, privileged=True), config) is not None
 
 
-def test_a_maximum_of_cores_is_what_gets_who_asks_for_none() -> None:
+def test_a_container_without_xpu_cores_gets_the_maximum_of_cores() -> None:
     config = Config(policy_max_cores=52)
     capped = request("XPU_MEM=1G", config=config)
     assert (capped.cores, capped.cores_from) == (50, "policy.max_cores")
@@ -45,14 +45,14 @@ def test_a_maximum_of_cores_is_what_gets_who_asks_for_none() -> None:
     assert request("XPU_MEM=1G", "XPU_CORES=30", config=config).cores_from == ""
 
 
-def test_a_default_of_cores_serves_who_asks_for_none() -> None:
+def test_a_container_without_xpu_cores_gets_the_default_cores() -> None:
     found = request("XPU_MEM=1G", config=Config(defaults_cores=20, policy_max_cores=50))
     assert (found.cores, found.cores_from) == (20, "defaults.cores")
     assert request("XPU_MEM=1G", config=Config(defaults_cores=80, policy_max_cores=50)).cores == 50
     assert request("XPU_VISIBLE_DEVICES=none", config=Config(defaults_cores=20)).cores is None
 
 
-def test_how_time_is_shared_is_asked_for_or_configured() -> None:
+def test_sched_and_priority_come_from_the_request_or_the_configuration() -> None:
     found = request("XPU_CORES=30", "XPU_SCHED=burst", "XPU_PRIORITY=low")
     assert (found.sched, found.priority) == ("burst", "low")
     config = Config(cores_sched="weight", cores_priority="high")
@@ -75,7 +75,7 @@ def test_a_maximum_priority_bounds_the_configured_one_too() -> None:
 
 
 @pytest.mark.parametrize("variable", ["XPU_SCHED=burst", "XPU_PRIORITY=low"])
-def test_what_is_about_a_cap_is_refused_without_one(variable: str) -> None:
+def test_sched_and_priority_are_refused_without_a_cap(variable: str) -> None:
     told = refusal("XPU_MEM=4G", variable)
     assert told == (
         f"{variable} is about a cap on cores, and the container has none: add XPU_CORES, such as XPU_CORES=30"
@@ -89,7 +89,7 @@ def test_what_is_about_a_cap_is_refused_without_one(variable: str) -> None:
     assert told.startswith(f"{annotation}: {value} is about a cap on cores")
 
 
-# Containers that could lift a limit of the driver.
+# Containers that can lift a limit of the driver.
 
 
 def test_cap_sys_admin_over_the_host_lifts_limits() -> None:

@@ -1,4 +1,4 @@
-"""XPU_REQUIRE: spaces part alternatives, commas conditions."""
+"""XPU_REQUIRE: spaces separate alternatives, commas separate conditions."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_conditions_hold_or_not(text: str, met: bool) -> None:
     assert (unmet((parse(text),), T4) is None) is met
 
 
-def test_what_is_not_met_is_told_with_what_is_there() -> None:
+def test_an_unmet_requirement_is_named_with_the_known_facts() -> None:
     told = unmet((parse("cuda>=13.0"),), T4)
     assert told is not None
     assert "cuda>=13.0" in told
     assert "cuda 12.4" in told
 
 
-def test_a_fact_that_is_not_known_meets_nothing() -> None:
+def test_an_unknown_fact_meets_no_condition() -> None:
     assert unmet((parse("arch>=1.0"),), {**T4, "arch": ""}) is not None
     assert unmet((parse("driver!=1"),), {**T4, "driver": "of a beta"}) is not None
 

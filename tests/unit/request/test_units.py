@@ -1,4 +1,4 @@
-"""Amounts of memory: accepted ones, refused ones, and that printing and reading agree."""
+"""Amounts of memory: accepted and refused texts. A printed amount is read back as the same amount."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_share_is_whole_mebibytes_and_no_more_than_its_part(percent: int, devi
         (0, "G", "0G"),
     ],
 )
-def test_an_amount_is_shown_in_the_unit_that_was_asked_for(amount: int, unit: str, text: str) -> None:
+def test_an_amount_is_shown_in_the_unit_of_the_request(amount: int, unit: str, text: str) -> None:
     assert show(amount, unit) == text
 
 
@@ -110,7 +110,7 @@ def test_an_amount_of_any_size_is_shown() -> None:
 @pytest.mark.parametrize(
     "asked", ["20G", "15.9G", "1.25G", "1.125T", "4096M", "4100M", "0.1G", "1.3M", "7K", "50%"]
 )
-def test_what_was_asked_for_is_shown_as_it_was_written(asked: str) -> None:
+def test_a_requested_amount_is_shown_as_it_was_written(asked: str) -> None:
     memory = parse_memory(asked)
     shown = memory.text()
     assert parse_memory(shown) == memory
@@ -135,7 +135,7 @@ def test_amounts_that_differ_look_different_in_one_sentence(
     assert show_apart(amount, memory.on(0), memory.unit) == texts
 
 
-def test_how_an_amount_was_written_does_not_make_it_another() -> None:
+def test_amounts_in_different_spellings_are_equal() -> None:
     assert parse_memory("4G") == parse_memory("4096M") != parse_memory("4097M")
     assert hash(parse_memory("4G")) == hash(parse_memory("4096M"))
     assert parse_memory("50%") == parse_memory("50.0%") != parse_memory("51%")
