@@ -1,4 +1,4 @@
-"""A machine of the tests' own: Debian 12 with systemd, pure cgroup v2 and docker, emulated in software.
+"""A machine of the tests' own: Debian 12 with systemd, cgroup v2 alone, docker and podman, by an emulator.
 
 A developer's container and CI lack systemd as init, with its cgroup driver and its /run. The root file system
 is made once from Debian's packages, and kept below build/machine; at each boot `make install` puts the

@@ -233,19 +233,19 @@ def _from_variables(
             spellings[name] = alias
             ours[name] = _in_our_terms(name, alias)
     ours.update((name, variables[name]) for name in FOR_PROGRAMS if name in variables)
+    wrong: list[str] = []
     if any(name.startswith(CDI_PREFIX) for name in ours):
         from xpu_runtime.request import cdi  # few containers have such a device
 
         by_alias = "XPU_VISIBLE_DEVICES" in selection
         ours, wrong = cdi.expanded(ours, spellings, config.defaults_memory is not None)
-        if wrong:
-            return None, wrong
         chosen = "XPU_VISIBLE_DEVICES" in ours and not by_alias
     request, problems = read(
         ours, step=config.cores_step, requirements=_requirements(variables), spellings=spellings
     )
     # A list in XPU_VISIBLE_DEVICES names its devices; the image's vendor does not matter.
-    return request.replace(vendor="" if chosen and request.choice == "list" else vendor), problems
+    request = request.replace(vendor="" if chosen and request.choice == "list" else vendor)
+    return request, problems + wrong
 
 
 def _is_by_image(variables: dict[str, str]) -> bool:

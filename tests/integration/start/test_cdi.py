@@ -91,6 +91,8 @@ def test_the_file_follows_the_devices(node: Node) -> None:
     file = node.run_dir / "cdi" / "yoyoworks.com-xpu.yaml"
     assert 'name: "0"' not in file.read_text()
     node.sim("1xT4")
+    node.xpu("devices")
+    assert 'name: "0"' in file.read_text()
     node.xpu("sim", "down")
     assert 'name: "0"' not in file.read_text()
     node.xpu("sim", "up", "--topology", "2xT4")

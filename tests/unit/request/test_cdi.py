@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xpu_runtime.config.defaults import Config
+from xpu_runtime.request.parse import read
 from xpu_runtime.request.source import asks, from_spec
 
 from .specs import GIB, refusal, request, spec
@@ -48,6 +49,11 @@ def test_a_slice_without_a_size_says_what_to_do(besides: tuple[str, ...]) -> Non
     )
 
 
+def test_a_misspelt_variable_beside_a_slice_is_told_first() -> None:
+    said = refusal(_SLICE, "XPU_MEN=4G")
+    assert said.startswith("XPU_MEN='4G': unknown variable") and "did you mean XPU_MEM?; nothing says" in said
+
+
 def test_a_slice_has_the_size_that_the_configuration_says() -> None:
     assert request(_SLICE, config=Config(defaults_memory="8G")).memory == ()
 
@@ -64,7 +70,10 @@ def test_several_sizes_are_several_slices() -> None:
     ("variables", "said"),
     [
         ((_4G, _0), "yoyoworks.com/xpu=4g and yoyoworks.com/xpu=0 do not add up: give either"),
-        ((_4G, _SLICE, "XPU_MEM=4G"), "yoyoworks.com/xpu=4g and yoyoworks.com/xpu=slice do not add up"),
+        (
+            (_4G, _SLICE, "XPU_MEM=4G"),
+            "yoyoworks.com/xpu=4g and yoyoworks.com/xpu=slice do not add up: give either",
+        ),
         ((_0, _SLICE), "do not add up"),
         ((_0, _ALL), "yoyoworks.com/xpu=0 and yoyoworks.com/xpu=all do not add up: leave one out"),
         ((_4G, _HALF), "do not add up: one container has the same cores of each device"),
@@ -116,3 +125,10 @@ def test_what_a_device_stands_for_is_checked_as_a_variable_is() -> None:
     assert "accept_env_when_unprivileged" in refusal(
         _4G, config=Config(policy_accept_env_when_unprivileged=False)
     )
+
+
+def test_a_pod_that_asks_by_resources_is_told_to_leave_the_device_out() -> None:
+    _, problems = read({"XPU_CDI_4G": "4g mem=4G"}, step=5)
+    assert problems == [
+        "XPU_CDI_4G='4g mem=4G': is a CDI device, and this pod asks by resources.limits: leave the device out"
+    ]
