@@ -1,7 +1,7 @@
-"""The engines that we can configure: a module each, with the same few names.
+"""The engines that we can configure. Each has a module with the same few names.
 
-A new engine is one new file or folder here. Its functions return the new texts of files, and write nothing;
-textfile.py, below this layer, does the reading and writing.
+A new engine is one new file or folder here. Its functions return the new texts of files, and write nothing.
+textfile.py, below this layer, reads and writes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ RUNTIME_NAME = "xpu"
 
 
 class Engine(Protocol):
-    """The names of each module here: the program, its file and the options that name another one, the command
-    that makes it read the file; the two changes, our runtime's path in the file (None: none), all files that
-    count."""
+    """The names of each module here. They are the program, its file, the options that name another file, and
+    the command that makes the program read the file. They are also the two changes, our runtime's path in the
+    file (None: none), and all files that count."""
 
     PROGRAM: str
     DEFAULT_PATH: str
@@ -51,8 +51,8 @@ def engine(name: str) -> Engine:
 
 
 def unconfigure(known: Engine, file: TextFile, is_needed: bool = False) -> tuple[Edit, ...]:
-    """The engine's files without our runtime; a file with nothing but the text that configure writes into a
-    new one is removed, also behind a link. ConfigError.
+    """The engine's files without our runtime. A file with only the text that configure writes into a new one
+    is removed, also behind a link. ConfigError.
 
     `is_needed`: an engine was started with the file's name, and would not start again without the file.
     """

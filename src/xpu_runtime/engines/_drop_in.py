@@ -1,9 +1,10 @@
-"""A TOML file of our own in an engine's folder, as podman and cri-o have one.
+"""A TOML file of our own in an engine's drop-in folder, for podman and cri-o.
 
-They read the main file, then those of the folder in the order of their names; a later value counts.
+These engines read the main file, then the files of the folder in the order of their names. A later value
+counts.
 
-Our tables are a block of the file (containerd/blocks.py), so that the rest of a file that has more stays.
-Nothing is written here.
+Our tables are a block of the file (containerd/blocks.py), so other content of the file stays. Nothing is
+written here.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from xpu_runtime.value import Value
 
 
 class Format(Value):
-    """Where an engine has our runtime and the default one; its main file's name, above the folder; files that
-    it reads before that."""
+    """The keys of the runtimes and of the default one; the main file's name, above the folder; files that the
+    engine reads before that."""
 
     runtime: Path
     default: Path
@@ -33,8 +34,8 @@ class Format(Value):
 
 
 def configure(form: Format, file: TextFile, wanted: dict[str, Any], set_as_default: bool) -> tuple[Edit, ...]:
-    """The file with the tables `wanted`. ConfigError where it is malformed, has these tables already, or
-    where the engine would take others."""
+    """The file with the tables `wanted`. ConfigError if it is malformed, if it has these tables already, or
+    if the engine would take others."""
     data = blocks.parse(file.path, file.text)
     others = [each for each in files(form, file) if each.path != file.path]
     notes = []
@@ -76,7 +77,7 @@ def _with(file: TextFile, data: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 
 def unconfigure(form: Format, file: TextFile) -> tuple[Edit, ...]:
-    """The file without our block; no file where it has nothing else. ConfigError."""
+    """The file without our block, or no file if nothing else is in it. ConfigError."""
     blocks.parse(file.path, file.text)
     text = blocks.without_blocks(file.text, {})
     if _value(blocks.parse(file.path, text), form.runtime) is not None:
@@ -94,7 +95,7 @@ def of(file: TextFile, keys: Path) -> Any:
 
 
 def files(form: Format, file: TextFile) -> list[TextFile]:
-    """The files that the engine reads, as far as they are there, in its order. ConfigError."""
+    """The existing files that the engine reads, in its order. ConfigError."""
     folder = os.path.dirname(os.path.abspath(file.path))
     beside = sorted({*glob.glob(f"{glob.escape(folder)}/*.conf"), os.path.abspath(file.path)})
     paths = [*form.before, os.path.join(os.path.dirname(folder), form.main), *beside]
@@ -118,7 +119,7 @@ def unseen(form: Format, file: TextFile) -> ConfigError | None:
 
 
 def _last(read: Sequence[TextFile], keys: Path) -> tuple[str, Any]:
-    """The last file that has a value at `keys`, and that; ("", None) where none has."""
+    """The last file that has a value at `keys`, and that value; ("", None) if none has."""
     for each in reversed(read):
         value = _value(blocks.parse(each.path, each.text), keys)
         if value is not None:

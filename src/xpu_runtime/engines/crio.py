@@ -1,7 +1,7 @@
 """cri-o: our runtime, in a file of our own below /etc/crio/crio.conf.d (crio.conf(5), crio.conf.d(5)).
 
-Made from cri-o's documents and source; no cri-o has run with it. A pod's annotations reach every runtime, and
-what the entry leaves out has cri-o's own values: the monitor, the folder of its state.
+It is made from cri-o's documents and source; no cri-o has run with it. A pod's annotations reach every
+runtime. cri-o has its own values for keys that the entry leaves out: the monitor, the folder of its state.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
 
 
 def runtime_path(file: TextFile) -> str | None:
-    """The program that the file names as our runtime; None where it names none. ConfigError."""
+    """The program that the file names as our runtime; None if it names none. ConfigError."""
     path = _drop_in.of(file, (*_RUNTIME, "runtime_path"))
     return path if isinstance(path, str) else None
 

@@ -1,7 +1,7 @@
 """docker's /etc/docker/daemon.json: our entry in `runtimes`, and `default-runtime` if asked.
 
-The file is changed where our entry is and nowhere else: its order, indentation, spacing and way of writing
-numbers are its owner's. Nothing is written here: see textfile.py.
+The file is changed only where our entry is. Its owner's order, indentation, spacing and way of writing
+numbers stay. Nothing is written here: see textfile.py.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ PROGRAM = "dockerd"
 DEFAULT_PATH = "/etc/docker/daemon.json"
 CONFIG_OPTIONS = ("--config-file",)
 AFTER_CONFIGURE = "systemctl reload docker, or without systemd: kill -HUP $(pidof dockerd)"
-#: At a HUP dockerd keeps settings that the file no longer mentions.
+#: At a HUP signal dockerd keeps settings that the file no longer mentions.
 AFTER_UNCONFIGURE = "systemctl restart docker (without systemd: end dockerd, and start it as before)"
 
 _SPACE = " \t\r\n"
 _PROGRAM = "xpu-container-runtime"
-#: In our entry: the replaced values. `default-runtime`: its value, and whether the file had an entry for it
+#: The replaced values, in our entry. `default-runtime`: its value, and whether the file had an entry for it
 #: (dockerd does not start with a default that it does not know); `xpu`: another program's entry of that name;
-#: `runtimes` and `file`: how these were written, where nothing was in them.
+#: `runtimes` and `file`: their spelling, if they were empty.
 _KEPT = "replaced"
 
 
 class _Source(str):
-    """A value as it is to be written, not as it reads."""
+    """A value in the spelling to be written."""
 
 
 class _Member(Value):
@@ -84,7 +84,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
             text = _keep(text, "default-runtime", was_default)
     if not set_as_default or was_default == RUNTIME_NAME:
         return (Edit(file, text, notes),)
-    # The file's owner has set another default since: the kept one is out of date.
+    # The file's owner has set another default since: the kept one is outdated.
     for key in ("default-runtime", "default-runtime-has-entry"):
         text = _without_kept(text, key)
     if "default-runtime" not in data:
@@ -102,19 +102,19 @@ def _as_written(text: str, member: _Member) -> _Source:
 
 
 def _entry_of(runtime_path: str) -> dict[str, Any]:
-    """Our entry. That of a program with another name has a mark, by which `unconfigure` knows it."""
+    """Our entry. If the program has another name, the entry has a mark for `unconfigure`."""
     is_plain = os.path.basename(runtime_path) == _PROGRAM
     return {"path": runtime_path} if is_plain else {"path": runtime_path, _KEPT: {}}
 
 
 def _is_ours(entry: dict[str, Any], runtime_path: str = "") -> bool:
-    """Whether the entry is of an installation of ours, and not of another program with our name."""
+    """Whether the entry belongs to an installation of ours, and not to another program with our name."""
     path = entry.get("path", None if "runtimeType" in entry else runtime_path)
     return _KEPT in entry or path == runtime_path or os.path.basename(str(path)) == _PROGRAM
 
 
 def _keep(text: str, key: str, value: Any) -> str:
-    """`text` with a replaced value kept in our entry, for unconfigure; dockerd ignores keys that it does not
+    """`text` with a replaced value kept in our entry, for unconfigure. dockerd ignores keys that it does not
     know there. The entry has nothing under that key yet."""
     kept = _kept(text)
     if kept is None:
@@ -136,7 +136,7 @@ def _kept(text: str) -> _Member | None:
 
 
 def runtime_path(file: TextFile) -> str | None:
-    """The program that the file names as our runtime; None where it names none. ConfigError."""
+    """The program that the file names as our runtime; None if it names none. ConfigError."""
     ours = (_object(file.path, data(file), "runtimes") or {}).get(RUNTIME_NAME)
     path = ours.get("path") if isinstance(ours, dict) else None
     return path if isinstance(path, str) else None
@@ -153,13 +153,14 @@ def sources(file: TextFile) -> list[str]:
 
 
 def hosts(file: TextFile) -> list[str]:
-    """Where the file has the engine listen, as `unix:///run/docker.sock`. ConfigError."""
+    """The addresses on which the engine listens by the file, such as `unix:///run/docker.sock`.
+    ConfigError."""
     found = data(file).get("hosts")
     return [str(each) for each in found] if isinstance(found, list) else []
 
 
 def unconfigure(file: TextFile) -> tuple[Edit, ...]:
-    """The file as it was before `configure`, with others' later changes. ConfigError."""
+    """The file before `configure`, with others' later changes. ConfigError."""
     text = file.text
     if not text.strip():
         return (Edit(file, text),)
@@ -190,7 +191,7 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
                     "runtimes: docker would not start with it, and takes runc",
                 )
     if RUNTIME_NAME in kept:
-        # As its owner wrote it, not as it reads.
+        # In its owner's spelling.
         theirs = _find(text, "runtimes", RUNTIME_NAME, _KEPT, RUNTIME_NAME)
         text = _set(text, _find(text, "runtimes", RUNTIME_NAME), _as_written(text, theirs))
     elif runtimes.keys() == {RUNTIME_NAME}:
@@ -212,7 +213,7 @@ def _is_blank_object(text: Any) -> bool:
 
 
 def _parse(path: str, text: str) -> dict[str, Any]:
-    """The file's data; ConfigError with line and column if it is no JSON object, or has a key twice."""
+    """The file's data. ConfigError with line and column if it is no JSON object, or has a key twice."""
     try:
         data = json.loads(text, parse_constant=_no_constant)
         if not isinstance(data, dict):
@@ -236,7 +237,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _twice(text: str, start: int) -> _Member | None:
-    """The first member, at any depth below `start`, whose key its object already has."""
+    """The first member, at any depth below `start`, with a key that its object already has."""
     seen = set()
     for member in _members(text, start):
         if member.key in seen:
@@ -303,13 +304,13 @@ def _written(value: Any) -> str:
 
 
 def _indentation(text: str, at: int) -> str | None:
-    """The white space that the line begins with, if nothing else is before `at` on it; else None."""
+    """The white space at the beginning of the line, if nothing else is before `at` on it; otherwise None."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return before if "\n" in text[:at] and not before.strip(_SPACE) else None
 
 
 def _unit(text: str) -> str | None:
-    """One step of the file's indentation; None where the whole object is on one line."""
+    """One step of the file's indentation; None if the whole object is on one line."""
     members = _members(text, _start(text))
     if not members:
         return "    "

@@ -1,7 +1,8 @@
 """podman: our name among its runtimes, in a file of our own below /etc/containers/containers.conf.d.
 
-It takes a runtime's error from its log where `runtime_supports_json` names the runtime (containers.conf(5)).
-Such a list replaces podman's own; from 5.0 on, perhaps before, it may add to that. Seen with 4.3 and 5.4.
+podman reads a runtime's error from the runtime's log if `runtime_supports_json` names the runtime
+(containers.conf(5)). Such a list replaces podman's own list. From 5.0 on, perhaps before, it can add to that
+list. Seen with 4.3 and 5.4.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FORM = _drop_in.Format(
     _RUNTIME, ("engine", "runtime"), "containers.conf", ("/usr/share/containers/containers.conf",)
 )
 _APPENDS = (5, 0)
-#: podman's own list before that.
+#: podman's own list in earlier versions.
 _BY_DEFAULT = ["crun", "runc", "kata", "runsc", "youki", "krun"]
 
 
@@ -52,7 +53,7 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
 
 
 def runtime_path(file: TextFile) -> str | None:
-    """The program that the file names as our runtime; None where it names none. ConfigError."""
+    """The program that the file names as our runtime; None if it names none. ConfigError."""
     named = _drop_in.of(file, _RUNTIME)
     return str(named[0]) if isinstance(named, list) and named else None
 

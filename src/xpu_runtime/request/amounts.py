@@ -1,8 +1,8 @@
 """The most that a pod's containers hold of each device at one time.
 
-A pod's containers run together, after its init containers, which run one after the other. Sidecars (init
-containers with restartPolicy: Always) run beside all of them. The larger of both is held from the beginning
-to the end, so that a restart finds its place.
+A pod's containers run together, after its init containers. Those run one after the other. Sidecars (init
+containers with restartPolicy: Always) run beside all of them. The pod holds the larger amount of both phases
+from the beginning to the end, so that a restart has room.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     Part = tuple[Device, int, int]
     Held = dict[Device, tuple[int, int]]
 
-#: The bytes of a whole device, whichever it is: more than any has, and more than all that a pod may have.
+#: The bytes of a whole device of any size: more than any device has, and more than a pod may have in all.
 _WHOLE = 1 << 100
 
 
 class Amount(Value):
-    """Of one device: bytes (0 where it is all of it), percent of its cores, and whether a container has all
-    of it."""
+    """An amount of one device: bytes (0 for the whole device), percent of its cores, and whether a container
+    has the whole device."""
 
     memory_bytes: int = 0
     cores: int = 0
     whole: bool = False
-    #: One has all of it, and another one has a share at the same time.
+    #: One container has the whole device, and another one has a share at the same time.
     clash: bool = False
 
 
@@ -57,8 +57,8 @@ def at_one_time(
     init: Iterable[Iterable[Part[Device]]],
     sidecars: Iterable[Iterable[Part[Device]]],
 ) -> Held[Device]:
-    """(Bytes, percent) of each device: the larger of all containers with the sidecars, and of each init
-    container with them."""
+    """(Bytes, percent) of each device. It is the larger of two: all containers with the sidecars, or each
+    init container with them."""
     beside = together(sidecars)
     held = together(containers, beside)
     for parts in init:
@@ -79,8 +79,8 @@ def together(
 
 
 def hold_at_first(held: Held[Device], beside: Held[Device], parts: Iterable[Part[Device]]) -> None:
-    """Adds an init container to `held`. `beside` are the sidecars' shares; `held` has them already for
-    devices that the init container does not use."""
+    """Adds an init container to `held`. `beside` are the sidecars' shares. For devices that the init
+    container does not use, `held` includes them already."""
     for device, memory, cores in parts:
         side, before = beside.get(device, (0, 0)), held.get(device, (0, 0))
         held[device] = max(before[0], side[0] + memory), max(before[1], side[1] + cores)

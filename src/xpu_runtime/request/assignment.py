@@ -1,9 +1,9 @@
-"""A pod's assignment: which devices, and how much of each, a cluster's scheduler gave its containers.
+"""A pod's assignment: the devices, and the amount of each, that a cluster's scheduler gave its containers.
 
-It is written into an annotation of the pod, which the pod's author can change: only its signature
-(HMAC-SHA256, RFC 2104), made with a key that the scheduler and the nodes share, proves it. The hook reads it
-for every container of such a pod, so that `hmac`, `hashlib` and `base64`, which take longer than all of this,
-are not imported. Knows neither containers nor the ledger.
+It is an annotation of the pod, and the pod's author can change annotations. Only its signature proves it
+(HMAC-SHA256, RFC 2104), made with a key that the scheduler and the nodes share. The hook reads it for every
+container of such a pod, so `hmac`, `hashlib` and `base64` are not imported: their import takes longer than
+all of this. Nothing here knows containers or the ledger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-#: The pod's annotation that has it.
+#: The pod's annotation with the assignment.
 ANNOTATION = "yoyoworks.com/xpu-assignment"
 
 _VERSION = "v1"
@@ -37,7 +37,7 @@ _MOST_BYTES = (1 << 63) - 1
 
 
 class AssignmentError(RequestError):
-    """An assignment, or the file of keys, is missing, unreadable or proves nothing; nothing is granted."""
+    """An assignment or the key file is missing, unreadable or not valid; nothing is granted."""
 
     code = "wrong-assignment"
 
@@ -55,8 +55,8 @@ class Share(Value):
 class Assignment(Value):
     """The shares of one pod's containers on one node, by container name; `made` in seconds since the epoch.
 
-    The shares of one container are of devices that differ, either all with memory or all of whole devices,
-    and have one number of cores.
+    The shares of one container are of different devices. All have memory, or all are whole devices. All have
+    one number of cores.
     """
 
     uid: str
@@ -69,7 +69,7 @@ class Assignment(Value):
     sidecars: dict[str, tuple[Share, ...]] = {}
 
     def of(self, container: str) -> tuple[Share, ...]:
-        """The shares of the container of that name; none where it is not named."""
+        """The shares of the container of that name; none if it is not named."""
         for group in (self.containers, self.init, self.sidecars):
             if container in group:
                 return group[container]
@@ -79,7 +79,7 @@ class Assignment(Value):
 def sign(assignment: Assignment, key_id: str, key: bytes) -> str:
     """The annotation's value: `v1.KEYID.PAYLOAD.MAC`, with the MAC over all before it.
 
-    AssignmentError where it is none that `read` would take.
+    AssignmentError if `read` would refuse the assignment.
     """
     payload = {
         "uid": assignment.uid,
@@ -98,7 +98,8 @@ def sign(assignment: Assignment, key_id: str, key: bytes) -> str:
 
 
 def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
-    """The assignment in the annotation's value `text`, if one of `keys` has signed it; else AssignmentError.
+    """The assignment in the annotation's value `text`, if one of `keys` has signed it; otherwise
+    AssignmentError.
 
     The signature is checked before anything of the payload is read.
     """
@@ -125,7 +126,7 @@ def read(text: str, keys: Mapping[str, bytes]) -> Assignment:
 
 
 def key_id(text: str) -> str:
-    """The id of the key that an annotation's value says has signed it; "" where it says none."""
+    """The id of the key in an annotation's value; "" if there is none."""
     parts = text.split(".")
     return parts[1] if len(parts) == 4 and is_key_id(parts[1]) else ""
 
@@ -140,7 +141,7 @@ _KEYS_TODO = (
 def read_keys(path: str) -> dict[str, bytes]:
     """The keys in the file `path` by their ids, in its order: the first one signs, and all verify.
 
-    AssignmentError where it cannot be read, has none, or a wrong line.
+    AssignmentError if the file cannot be read, has no key, or has a wrong line.
     """
     from xpu_runtime.linux import files
 
@@ -160,7 +161,7 @@ def read_keys(path: str) -> dict[str, bytes]:
             continue
         key = _key(words[1]) if len(words) == 2 and is_key_id(words[0]) else b""
         if not key or words[0] in keys:
-            # Without the line: it has a secret in it.
+            # The message does not quote the line: it has a secret in it.
             why = "has a key's id again" if key else "is not a key"
             raise AssignmentError(f"{path}: line {number} {why}", _KEYS_TODO)
         keys[words[0]] = key
@@ -170,7 +171,7 @@ def read_keys(path: str) -> dict[str, bytes]:
 
 
 def _key(text: str) -> bytes:
-    """Empty where it is none."""
+    """The key, empty if the text is none."""
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -179,13 +180,13 @@ def _key(text: str) -> bytes:
 
 
 def is_key_id(text: str) -> bool:
-    """Whether this is a valid id of a key; control characters are not."""
+    """Whether this is a valid id of a key. Control characters are not allowed."""
     rest = text.replace("_", "a").replace("-", "a")
     return 0 < len(text) <= _LONGEST_KEY_ID and rest.isascii() and rest.isalnum()
 
 
 def plain(group: Mapping[str, tuple[Share, ...]]) -> dict[str, Any]:
-    """The JSON form of containers' shares; the ledger keeps allocations in it too, also those of earlier
+    """The JSON form of containers' shares. The ledger keeps allocations in it too, also those of earlier
     versions."""
     return {
         name: [[share.device_uuid, share.memory_bytes, share.cores] for share in shares]
@@ -194,7 +195,7 @@ def plain(group: Mapping[str, tuple[Share, ...]]) -> dict[str, Any]:
 
 
 def of_plain(value: Any) -> dict[str, tuple[Share, ...]]:
-    """Containers' shares from their JSON form; ValueError where it is none."""
+    """Containers' shares from their JSON form; ValueError if it is not valid."""
     if not isinstance(value, dict):
         raise ValueError("containers are no object")
     return {name: _shares(name, rows) for name, rows in value.items()}
@@ -230,7 +231,7 @@ def _of_payload(text: str) -> Assignment:
 
 
 def _checked(payload: Any) -> Assignment:
-    """The assignment in a payload; AssignmentError where it is none."""
+    """The assignment in a payload; AssignmentError if it is not valid."""
     try:
         if not isinstance(payload, dict):
             raise ValueError("no object")
@@ -261,8 +262,8 @@ def _to_bytes(text: str) -> bytes:
 
 
 def _sha256() -> Callable[[bytes], Any]:
-    """SHA-256 by the interpreter's C module (3.12 gave it another name), which starts in a tenth of the time
-    of hashlib's OpenSSL; by hashlib where a distribution has built neither."""
+    """SHA-256 by the interpreter's C module (3.12 renamed it). It starts in a tenth of the time of hashlib's
+    OpenSSL. If a distribution has built neither name, hashlib computes it."""
     try:
         import _sha2  # type: ignore[import-not-found, unused-ignore]
 
@@ -291,7 +292,7 @@ def _hmac(key: bytes, message: bytes) -> bytes:
 
 
 def _is_same(one: bytes, other: bytes) -> bool:
-    """Compared in a time that does not tell how much of it is right."""
+    """Compares in a time that does not show how much of it is right."""
     try:
         from _operator import _compare_digest
     except ImportError:

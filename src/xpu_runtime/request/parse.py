@@ -1,8 +1,8 @@
 """From variables to a request: the meaning of every XPU_* variable.
 
-Anything misspelt, out of range or contradictory is refused with the variable, its value, the allowed values
-and the nearest correct spelling; all problems are reported at once. Knows nothing of specs and annotations
-(source.py), nor of the devices that the node has.
+Any misspelt, out-of-range or contradictory value is refused. The message has the variable, its value, the
+allowed values and the nearest correct spelling. All problems are reported at once. Nothing here knows specs
+and annotations (source.py), or the devices of the node.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from xpu_runtime.value import Value
 #: The prefix of our annotations.
 ANNOTATION_PREFIX = "yoyoworks.com/xpu-"
 
-#: The variables of amounts and devices: for a pod's container the scheduler decides them (pod.py).
+#: The variables of amounts and devices. For a pod's container the scheduler decides them (pod.py).
 AMOUNTS = ("XPU_MEM", "XPU_CORES", "XPU_COUNT", "XPU_VISIBLE_DEVICES", "XPU_RESERVATION", "XPU_POLICY")
 
-#: Set by Kubernetes' device plugin where it has allocated resources of ours: the container then asks for what
-#: its pod was assigned (pod.py).
+#: Kubernetes' device plugin sets it if it has allocated resources of ours. The container then asks for its
+#: pod's assignment (pod.py).
 ALLOCATED = "XPU_KUBERNETES"
 
 #: The beginning of the variables that come with a CDI device of ours (cdi.py).
 CDI_PREFIX = "XPU_CDI_"
 
-#: The longest path of XPU_LOG=debug:PATH in bytes, that of native/account/log.c.
+#: The longest path of XPU_LOG=debug:PATH in bytes, as in native/account/log.c.
 _LONGEST_LOG = 511
 
 #: No machine has more devices: a longer list is an attack or a mistake.
 MAX_DEVICES = 256
 _SHOWN = 60
-#: Problems that one message reports.
+#: The number of problems that one message reports.
 MAX_PROBLEMS = 8
 
 
@@ -60,8 +60,7 @@ def _whole(text: str) -> int | None:
 
 
 class Spelling(Value):
-    """A value as it is written in the container's spec: the name of the annotation or variable, and its
-    text."""
+    """A value as written in the container's spec: the name of the annotation or variable, and its text."""
 
     name: str
     value: str
@@ -87,7 +86,7 @@ class _Reader:
     def wrong(self, name: str, allowed: str, hint: str = "") -> None:
         there = self._spellings.get(name) or Spelling(name, self.variables[name])
         shown = there.name if len(there.name) <= _SHOWN else there.name[:_SHOWN] + "..."
-        # Annotations are quoted in the YAML form in which they are written.
+        # Annotations are quoted in their YAML form.
         text = f"{shown}{': ' if '/' in shown else '='}{_quote(there.value)}: {allowed}"
         self.problem(f"{text}; {hint}" if hint else text)
 
@@ -97,7 +96,7 @@ class _Reader:
             self.problems.append(text)
 
     def value(self, name: str) -> str | None:
-        """The variable's trimmed value; None where it is not set or, which is a problem, empty."""
+        """The variable's trimmed value; None if it is not set, or empty. An empty one is a problem."""
         if name not in self.variables:
             return None
         text = self.variables[name].strip()
@@ -118,7 +117,7 @@ class _Reader:
         return items
 
     def one_of(self, name: str, allowed: tuple[str, ...], otherwise: str = "") -> str | None:
-        """The variable's value, one of `allowed`; `otherwise` is the hint where none of them is near."""
+        """The variable's value, one of `allowed`; `otherwise` is the hint if none of them is near."""
         text = self.value(name)
         if text is None or text in allowed:
             return text
@@ -163,7 +162,7 @@ class _Reader:
         name = "XPU_VISIBLE_DEVICES"
         words = self.items(name)
         if self.name(name).startswith("NVIDIA_"):
-            # NVIDIA's device plugin names a GPU once for each share of it that a pod has (time slicing).
+            # NVIDIA's device plugin names a GPU once for each share that a pod has of it (time slicing).
             words = list(dict.fromkeys(words))
         if len(words) == 1 and words[0] in ("auto", "all", "none"):
             return words[0], ()
@@ -273,7 +272,7 @@ def variable_of(key: str) -> str:
 
 
 def refuse(problems: list[str]) -> None:
-    """RequestError with all of the problems, if there are any."""
+    """Raises RequestError with all problems, if there are any."""
     if problems:
         raise RequestError("; ".join(problems[:MAX_PROBLEMS]))
 
@@ -285,10 +284,10 @@ def read(
     requirements: dict[str, str] | None = None,
     spellings: dict[str, Spelling] | None = None,
 ) -> tuple[Request, list[str]]:
-    """The request in `variables` (XPU_* names), as far as it can be read, and all that is wrong with it.
+    """The readable part of the request in `variables` (XPU_* names), and all problems with it.
 
-    `requirements` holds further expressions of the form of XPU_REQUIRE by the name of the variable that they
-    came from; `spellings` has the original name and text of variables that were written under another name.
+    `requirements` holds further expressions in the form of XPU_REQUIRE, by the name of the original variable.
+    `spellings` has the original name and text of variables that were written under another name.
     """
     reader = _Reader(variables, step, spellings or {})
     for name in variables:
@@ -327,7 +326,7 @@ def read(
 
 
 def _count(reader: _Reader, found: Request, count: int | None) -> int:
-    """How many devices the request is for; contradictions are problems."""
+    """The number of requested devices; contradictions are problems."""
     many = len(found.memory) if len(found.memory) > 1 else None
     if found.choice == "none":
         # It overrides what an image has set: docker cannot unset a variable.

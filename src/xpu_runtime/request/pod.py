@@ -40,17 +40,18 @@ _CRI_O = (
     "io.kubernetes.pod.name",
     "io.kubernetes.container.name",
 )
-#: A pod's annotations for its scheduler. Engines copy them to each of its containers; they mean nothing here.
+#: A pod's annotations for its scheduler. Engines copy them to each of its containers; they have no meaning
+#: here.
 _FOR_SCHEDULERS = ("XPU_ASSIGNMENT", "XPU_COUNT", "XPU_POLICY")
 _TODO = "say it in resources.limits, such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30"
 
 
 def who(annotations: dict[str, str]) -> PodContainer | None:
-    """The container with these annotations; None where they do not tell.
+    """The container with these annotations; None if they do not identify one.
 
-    An engine writes over its own names and leaves another's to the pod's author: cri-o copies all of a pod's
-    annotations into the spec, containerd those that `pod_annotations` lets through. Where both engines' are
-    there one of them is the author's, and neither is believed.
+    An engine overwrites its own names and leaves another engine's names to the pod's author. cri-o copies all
+    of a pod's annotations into the spec; containerd copies those that `pod_annotations` allows. If the names
+    of both engines are there, one of them is the author's, and neither counts.
     """
     if oci_spec.BY_CONTAINERD in annotations and oci_spec.BY_CRI_O in annotations:
         return None
@@ -61,7 +62,7 @@ def who(annotations: dict[str, str]) -> PodContainer | None:
 
 
 def is_plain(environment: dict[str, str], annotations: dict[str, str], config: Config) -> bool:
-    """Whether a pod's container asks as any other container does."""
+    """Whether a pod's container asks like any other container."""
     asks_by_pod = ANNOTATION in annotations or ALLOCATED in environment
     return not (config.kubernetes_require_assignment or asks_by_pod)
 
@@ -115,13 +116,13 @@ def _asked(environment: dict[str, str], annotations: dict[str, str]) -> list[str
 
 
 def of_containers(annotations: dict[str, str]) -> dict[str, str]:
-    """The annotations of ours that are not for schedulers, with the variables that they stand for."""
+    """Our annotations that are not for schedulers, with the variables that they stand for."""
     named = {key: variable_of(key) for key in annotations if is_annotation(key)}
     return {key: name for key, name in named.items() if name not in _FOR_SCHEDULERS}
 
 
 def _verified(text: str, container: PodContainer, config: Config) -> Assignment:
-    """The assignment in an annotation, if it is this pod's and this node's; AssignmentError."""
+    """The assignment in an annotation, if it is for this pod and this node; otherwise AssignmentError."""
     found = assignment.read(text, assignment.read_keys(config.kubernetes_keys))
     if found.uid != container.uid:
         raise AssignmentError(

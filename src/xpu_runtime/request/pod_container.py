@@ -25,5 +25,5 @@ class PodContainer(Value):
 
     @property
     def label(self) -> str:
-        """How messages name it."""
+        """Its name in messages."""
         return f"container {self.container} of pod {self.namespace}/{self.pod}"

@@ -1,4 +1,4 @@
-"""Which quotas of the configuration a container counts to, by the engine's facts in the spec.
+"""The quotas of the configuration that a container counts to, by the engine's facts in the spec.
 
 The facts are annotations and the user namespace. docker and Kubernetes pass no labels to a runtime. A user
 who can set annotations chooses the quota. ledger/quotas.py knows the amounts that are granted already.
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Quota(Value):
-    """The most that the containers which count to it may have together; None: no limit."""
+    """The most that the containers of this quota may have together; None: no limit."""
 
     name: str
-    #: The containers that it matches, for people.
+    #: The description of its containers, for people.
     who: str
     max_slices: int | None
     #: In bytes, as booked.
@@ -31,7 +31,7 @@ class Quota(Value):
 
 
 def matching(configured: tuple[dict[str, Any], ...], spec: Spec) -> tuple[Quota, ...]:
-    """Those of policy.quotas, checked by the schema, that match the container."""
+    """The entries of policy.quotas, checked by the schema, that match the container."""
     annotations = oci_spec.annotations_of(spec)
     return tuple(_quota(each) for each in configured if _matches(each["match"], annotations, spec))
 

@@ -1,6 +1,6 @@
-"""A request: what a container asks for, parsed and checked.
+"""A request: the devices and limits that a container asks for, parsed and checked.
 
-A value without behaviour; knows neither the node's devices nor its backends.
+A value without behaviour. It knows neither the node's devices nor its backends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ VARIABLES = (
     "XPU_ENFORCE",
 )
 
-#: Read by the interposers in the container. They request nothing, and are checked only where another variable
+#: The interposers in the container read them. They request nothing, and are checked only if another variable
 #: requests something.
 FOR_PROGRAMS = (
     #: The log of the libraries of `library`.
@@ -82,7 +82,7 @@ class Condition(Value):
 
 
 class Request(Value):
-    """What a container asks for; `selectors` are indexes, UUIDs or GPU:MIG indexes as written."""
+    """The request of a container. `selectors` are indexes, UUIDs or GPU:MIG indexes as written."""
 
     #: auto: the ledger chooses `count` devices; all; none: libraries without a device; list: `selectors`.
     choice: str = "auto"
@@ -94,7 +94,7 @@ class Request(Value):
     memory: tuple[Memory, ...] = ()
     #: Percent of each device; None: no cap.
     cores: int | None = None
-    #: One of SCHEDS and of PRIORITIES: they belong to the cap on cores. None: not asked for.
+    #: One of SCHEDS and one of PRIORITIES; they belong to the cap on cores. None: not requested.
     sched: str | None = None
     priority: str | None = None
     policy: str | None = None
@@ -106,27 +106,28 @@ class Request(Value):
     enforce: str = "auto"
     #: XPU_LOG=debug: the interposers, where they hold the limit, log what they count.
     log: bool = False
-    #: Where `cores` comes from if not from XPU_CORES, such as `policy.max_cores`.
+    #: The source of `cores` if it is not XPU_CORES, such as `policy.max_cores`.
     cores_from: str = ""
-    #: The container has CAP_SYS_ADMIN, and the configuration's policy is not for it.
+    #: The container has CAP_SYS_ADMIN, so the configuration's policy does not apply.
     privileged: bool = False
     #: Why the container could lift a limit that the driver or the kernel holds on its cgroup; empty: it could
     #: not.
     can_lift: str = ""
     #: Why the container has no cgroup that limits could be held on; empty: it has one, or does not exist yet.
     no_cgroup: str = ""
-    #: The vendor for whose devices the image is made, by its own variables; empty: they do not tell.
+    #: The vendor of the devices that the image is made for, by its own variables; empty: they do not name
+    #: one.
     vendor: str = ""
     #: Those of policy.quotas that the container counts to.
     quotas: tuple[Quota, ...] = ()
-    #: A cluster has decided on the amounts: the configuration's defaults and maxima are not for them.
+    #: A cluster has decided on the amounts: the configuration's defaults and maxima do not apply.
     decided: bool = False
     #: The container of a pod; None for all others.
     of_pod: PodContainer | None = None
 
     @property
     def caps_cores(self) -> bool:
-        """Whether the cap on cores is one: 100 % is none."""
+        """Whether the cap on cores limits anything: 100 % does not."""
         return self.cores is not None and self.cores < 100
 
     def memory_of(self, position: int) -> Memory | None:
@@ -137,7 +138,7 @@ class Request(Value):
 
 
 def is_name(name: str) -> bool:
-    """Whether a reservation or a quota can have this name: NAMES."""
+    """Whether a reservation or a quota can have this name (NAMES)."""
     rest = name.replace(".", "").replace("_", "").replace("-", "")
     return len(name) <= 63 and name[:1].isalnum() and name.isascii() and rest.isalnum()
 
@@ -148,6 +149,6 @@ def devices_in_words(count: int) -> str:
 
 
 def wrong_number(values: int, devices: int) -> str:
-    """The problem with so many values of XPU_MEM for so many devices, and its remedy."""
+    """The problem of a wrong number of values of XPU_MEM, and its remedy."""
     right = f"one value, or {devices}" if devices != 1 else "one value"
     return f"{values} values for {devices_in_words(devices)}: give {right}"

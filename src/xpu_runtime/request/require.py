@@ -1,8 +1,8 @@
 """XPU_REQUIRE: conditions on driver and device, in the notation of NVIDIA's runtime.
 
-Alternatives are separated by spaces, the conditions of an alternative by commas:
-`brand=tesla,driver>=450 cuda>=12.0` holds on a Tesla with driver 450 or, on any card, with CUDA 12.
-The facts to compare with are passed in: no driver is asked here.
+Spaces separate alternatives. Commas separate the conditions of an alternative: `brand=tesla,driver>=450
+cuda>=12.0` holds on a Tesla with driver 450 or, on any card, with CUDA 12. The caller passes the facts to
+compare with; no driver is asked here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from xpu_runtime.request.request import Condition
 
 SUBJECTS = ("cuda", "driver", "arch", "brand", "vendor")
-#: Those that are names; the others are versions.
+#: The conditions on names; the others are on versions.
 _NAMES = ("brand", "vendor")
 _OPERATORS = (">=", "<=", "!=", "=", ">", "<")
 _MAX_LENGTH = 8192
@@ -40,7 +40,7 @@ def _condition(text: str) -> Condition:
 
 
 def version(text: str) -> tuple[int, ...] | None:
-    """`12.0` as (12, 0), None if it is no version; at most six numbers of nine digits."""
+    """`12.0` as (12, 0); None if it is no version. At most six numbers of nine digits."""
     numbers = text.split(".")
     if len(numbers) > 6 or any(not n.isascii() or not n.isdigit() or len(n) > 9 for n in numbers):
         return None
@@ -55,7 +55,7 @@ def _compare(have: tuple[int, ...], want: tuple[int, ...]) -> int:
 
 
 def holds(condition: Condition, facts: dict[str, str]) -> bool:
-    """Whether a device with these facts (subject to text) meets the condition; unknown facts meet none."""
+    """Whether a device with these facts (text by subject) meets the condition. An unknown fact meets none."""
     have = facts.get(condition.subject)
     if not have:
         return False
@@ -76,7 +76,7 @@ def holds(condition: Condition, facts: dict[str, str]) -> bool:
 
 
 def unmet(requirements: tuple[tuple[tuple[Condition, ...], ...], ...], facts: dict[str, str]) -> str | None:
-    """The first requirement that does not hold, as text with the facts that there are; None if all hold."""
+    """The first requirement that does not hold, as text with the known facts; None if all hold."""
     for alternatives in requirements:
         if not any(all(holds(condition, facts) for condition in group) for group in alternatives):
             wanted = " or ".join(",".join(str(condition) for condition in group) for group in alternatives)
@@ -94,7 +94,7 @@ def _and_no(unknown: list[str]) -> str:
 
 
 def vendors(requirements: tuple[tuple[tuple[Condition, ...], ...], ...], known: list[str]) -> list[str]:
-    """Those of the `known` vendors that the conditions on `vendor` allow; all of them where there is none."""
+    """The `known` vendors that the conditions on `vendor` allow; all of them without such a condition."""
     return [name for name in known if all(_allows(alternatives, name) for alternatives in requirements)]
 
 

@@ -1,8 +1,9 @@
 """Amounts of memory: the only parser and the only printer of sizes.
 
 Suffixes are binary, as with `docker run -m`: 4G, 4GB, 4Gi and 4GiB are all 4 x 2^30 bytes. Decimals are exact
-(1.5G), without floating point. Sizes are printed as XPU_MEM has them (20G, 512M), and in a refusal in the
-unit of the request: 15.9G for a request of 20G, not 16281.5 MiB. Knows no variable and no device.
+(1.5G), without floating point. Sizes are printed in the form of XPU_MEM (20G, 512M). A refusal prints them in
+the unit of the request: 15.9G for a request of 20G, not 16281.5 MiB. Nothing here knows a variable or a
+device.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _MAX_DIGITS = 18
 
 
 class Memory(Value):
-    """An amount of device memory: bytes, or a share of the device that it is placed on."""
+    """An amount of device memory: bytes, or a share of the granted device."""
 
     bytes: int | None = None
-    #: Millionths of the device, 1 to 1,000,000; set where `bytes` is None.
+    #: Millionths of the device, 1 to 1,000,000; set if `bytes` is None.
     millionths: int | None = None
-    #: The unit that it was written in, a key of _SHIFTS ("" for a share): only for printing.
+    #: The unit in which it was written, a key of _SHIFTS ("" for a share): only for printing.
     unit: str = ""
 
     def __eq__(self, other: object) -> bool:
@@ -42,14 +43,15 @@ class Memory(Value):
         return show_exactly(self.bytes, self.unit)
 
     def on(self, device_bytes: int) -> int:
-        """Bytes of a device with `device_bytes`; of a share as share_of has it."""
+        """The bytes on a device with `device_bytes`; share_of computes those of a share."""
         if self.bytes is not None:
             return self.bytes
         return share_of(device_bytes, self.millionths or 0)
 
 
 def share_of(device_bytes: int, millionths: int) -> int:
-    """Bytes of so many millionths of a device: whole MiB, rounded down, at least one; of all of it all."""
+    """The bytes of so many millionths of a device: whole MiB, rounded down, at least one. The whole device is
+    not rounded."""
     if millionths == 1_000_000:
         return device_bytes
     return max(device_bytes * millionths // 1_000_000 // MIB, 1) * MIB
@@ -121,7 +123,7 @@ def parse_memory(text: str) -> Memory:
 def show(amount: int, unit: str = "", decimals: int = 1) -> str:
     """Bytes for people, rounded down to a decimal of `unit`, or of the next smaller unit that they fill.
 
-    Without a unit: `4G`, `1.5G` and `4100M` if that is exact, otherwise rounded down, as `15.9G`.
+    Without a unit: `4G`, `1.5G` and `4100M` if that is exact; otherwise rounded down, such as `15.9G`.
     """
     if not unit:
         unit = "G" if amount >= 1 << 30 and (amount % MIB or not amount % (1 << 29)) else "M"
@@ -132,7 +134,7 @@ def show(amount: int, unit: str = "", decimals: int = 1) -> str:
     whole, rest = amount >> shift, amount & ((1 << shift) - 1)
     if not rest or not decimals:
         return f"{whole}{letter}"
-    # 15.9G is no whole number of bytes: parsing rounded it down, and it must not print as 15.8G.
+    # 15.9G is no whole number of bytes: parsing rounds it down, and it must not print as 15.8G.
     fraction = (rest * 10**decimals + 10**decimals - 1) >> shift
     return f"{whole}.{fraction:0{decimals}}{letter}"
 
@@ -144,14 +146,15 @@ def show_exactly(amount: int, unit: str = "") -> str:
 
 
 def _shown(text: str) -> int:
-    """The bytes that `show` has written. It can write amounts larger than parse_memory takes."""
+    """The bytes in a text of `show`, which can be larger than parse_memory accepts."""
     whole, _, fraction = text[:-1].partition(".")
     amount: int = (int(whole + fraction) << _SHIFTS[text[-1]]) // 10 ** len(fraction)
     return amount
 
 
 def show_apart(amount: int, requested: int, unit: str = "") -> tuple[str, str]:
-    """The available and the requested amount in one unit, a smaller one where both would look the same."""
+    """The available and the requested amount in one unit. It is a smaller unit if both would look the
+    same."""
     first, second = show(amount, unit), show_exactly(requested, unit)
     for smaller in ("M", "K", "B"):
         if first != second or amount == requested:
@@ -161,7 +164,8 @@ def show_apart(amount: int, requested: int, unit: str = "") -> tuple[str, str]:
 
 
 def as_variable(amount: int) -> str:
-    """Bytes as XPU_MEM takes them, never more than `amount`, nor 1 MiB less: `4G`, `1.5G`, `4100M`."""
+    """Bytes in a form that XPU_MEM takes, at most `amount` and less than 1 MiB below it: `4G`, `1.5G`,
+    `4100M`."""
     if amount >= 1 << 30 and amount % (1 << 29) == 0:
         return show(amount, "G")
     if amount >= MIB:

@@ -1,13 +1,13 @@
 """containerd: our runtime in the tables of its CRI plugin.
 
-From 2.0 on containerd merges the tables of imported files, so there we are a drop-in file of our own where
-config.toml imports a folder. containerd 1 takes the whole CRI plugin from the file that names it last, which
-would drop the user's own runtimes; there, and where nothing is imported, we are a block at the end of
-config.toml. The rest of that file stays byte for byte. The names of the tables depend on its `version`; one
-without it is version 1 (docs/man/containerd-config.toml.5).
+From 2.0 on containerd merges the tables of imported files. Our runtime is then a drop-in file of its own, if
+config.toml imports a folder. containerd 1 takes the whole CRI plugin from the last file that names it, so a
+drop-in would remove the user's own runtimes. For containerd 1, and if nothing is imported, our runtime is a
+block at the end of config.toml. The rest of that file stays byte for byte. The names of the tables depend on
+its `version`; a file without one has version 1 (docs/man/containerd-config.toml.5).
 
-blocks.py changes the text; reader.py finds the containerd that reads it, merged.py merges all files as
-containerd does, and outcome.py tells the result for our runtime. textfile.py writes.
+blocks.py changes the text. reader.py finds the containerd that reads it. merged.py merges all files as
+containerd does. outcome.py states the result for our runtime. textfile.py writes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ AFTER_CONFIGURE = AFTER_UNCONFIGURE = (
 #: The annotations that ask for an XPU must reach the runtime; containerd passes only those named here.
 _ANNOTATIONS = "yoyoworks.com/*"
 _RUNTIME_TYPE = "io.containerd.runc.v2"
-#: The runtime that containerd has without a table; it is named if ours would be the only one.
+#: containerd's runtime if the file has no table of runtimes. It is named if ours would be the only one.
 _PLAIN_RUNC = {"runtime_type": _RUNTIME_TYPE}
-#: Which program makes a runtime ours, also under another name.
+#: The program that makes a runtime ours, also under another name.
 _PROGRAM = "xpu-container-runtime"
 
 
@@ -64,7 +64,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     root = file.replace(text=tomlkit.dumps(beginning)) if beginning else file
     read = merged.files(root, version=version)
     table = merged.containerd_table(read, version)
-    # One that is there was made for a containerd that merges; it may be that it is just not on PATH now.
+    # An existing drop-in was made for a containerd that merges. That containerd may only be missing on PATH
+    # now.
     merges = there if installed is None else drop_ins if installed >= merged.MERGES else []
     if reader.maker_of(file) and reader.is_for_2(data):
         merges = drop_ins
@@ -82,8 +83,8 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
         return _restarts(file, edits)
 
     reader.check_stays(file)
-    # A drop-in beside what goes into config.toml would be a second copy; a containerd that does not merge
-    # would see no other tables of the CRI plugin.
+    # A drop-in beside an entry in config.toml would be a second copy. A containerd that does not merge would
+    # see no other tables of the CRI plugin.
     set_as_default |= any(blocks.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
     text = file.text
     notes: tuple[str, ...] = ()
@@ -116,7 +117,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
 
 
 def _is_anothers(file: TextFile, present: dict[str, Any], path: blocks.Path, runtime_path: str = "") -> bool:
-    """Whether the table of our name is another program's, and not of an installation of ours."""
+    """Whether the table of our name belongs to another program, and not to an installation of ours."""
     if _is_ours(present, runtime_path):
         return False
     added = blocks.parse(file.path, "".join(block[1] for block in blocks.BLOCK.finditer(file.text)))
@@ -124,7 +125,8 @@ def _is_anothers(file: TextFile, present: dict[str, Any], path: blocks.Path, run
 
 
 def _is_ours(table: dict[str, Any], runtime_path: str = "") -> bool:
-    """Whether a runtime is an installation of ours, by its program or by annotations that only ours takes."""
+    """Whether a runtime is an installation of ours: by its program, or by annotations that only ours
+    takes."""
     options, annotations = table.get("options"), table.get("pod_annotations")
     program = str(options.get("BinaryName", "")) if isinstance(options, dict) else ""
     return (
@@ -153,15 +155,15 @@ def data(file: TextFile) -> dict[str, Any]:
 
 
 def sources(file: TextFile) -> list[str]:
-    """The paths of config.toml and of the files that it imports, as far as they are there. ConfigError."""
+    """The paths of config.toml and of the existing files that it imports. ConfigError."""
     version = version_for(file, data(file))
     return [each.target for each in merged.files(file, version=version) if each.state is not None]
 
 
 def is_default(file: TextFile) -> bool | None:
-    """Whether we start containers that name no runtime, by config.toml and all its imports; None if none of
-    them has our runtime: then it is another containerd's file, or no containerd starts the node's containers.
-    ConfigError."""
+    """Whether we start containers that name no runtime, by config.toml and all its imports. None if none of
+    them has our runtime: the file then belongs to another containerd, or no containerd starts the node's
+    containers. ConfigError."""
     ours: set[str] = set()
     defaults: set[str] = set()
     for path in sources(file):
@@ -172,7 +174,7 @@ def is_default(file: TextFile) -> bool | None:
             program = options.get("BinaryName") if isinstance(options, dict) else None
             if isinstance(program, str) and (name == RUNTIME_NAME or os.path.basename(program) == _PROGRAM):
                 ours.add(name)
-    # Which of several defaults counts depends on containerd's version: one that is ours will do.
+    # Which of several defaults counts depends on containerd's version. One default of ours is enough.
     return bool(ours & defaults) if ours else None
 
 
@@ -185,7 +187,7 @@ def _settings(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def unconfigure(file: TextFile) -> tuple[Edit, ...]:
-    """Takes our runtime out, and all that `configure` had to add for it."""
+    """Removes our runtime, and all that `configure` added for it."""
     edits = [_unconfigured(file)] if file.text else []
     data = blocks.parse(file.path, file.text)
     there = [drop_in for drop_in in drop_ins_of(file, data) if drop_in.state is not None]
@@ -202,7 +204,8 @@ def _restarts(file: TextFile, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
 
 
 def _without_ours(there: list[TextFile], data: dict[str, Any], runtime_path: str = "") -> list[Edit]:
-    """Removes the drop-ins that have our runtime; ConfigError where one has more. `data` is config.toml's."""
+    """Removes the drop-ins that have our runtime. ConfigError if one has more content. `data` is
+    config.toml's."""
     edits = []
     for drop_in in there:
         present = blocks.parse(drop_in.path, drop_in.text)
@@ -237,7 +240,7 @@ def _unconfigured(file: TextFile) -> Edit:
         runtimes.pop(RUNTIME_NAME, None)
     others = blocks.below(file.path, theirs, ours[:-1]) or {}
     if "runc" in (blocks.below(file.path, added, (*containerd, "runtimes")) or {}):
-        # It stays if another runtime has been added, which would hide containerd's own runc.
+        # It stays if another runtime was added: that one would hide containerd's own runc.
         if others.keys() - {RUNTIME_NAME}:
             blocks.below(file.path, kept, (*containerd, "runtimes"), make=True)["runc"] = runtimes["runc"]
         else:
@@ -267,10 +270,10 @@ def _unconfigured(file: TextFile) -> Edit:
 def _beginning(file: TextFile, installed: tuple[int, int] | None) -> dict[str, Any]:
     """The first lines of an empty file, for the installed containerd."""
     if installed is None or installed < (2, 0):
-        return {"version": 2}  # which any containerd reads
+        return {"version": 2}  # any containerd reads this version
     if installed < (2, 2) or file.state is not None:
         return {"version": 3}
-    # containerd 2.2 assumes this without a file, and reads it only if there is a file.
+    # containerd 2.2 assumes this without a file. It reads the folder only if there is a file.
     return {"version": 3, "imports": [os.path.join(os.path.dirname(file.path), "conf.d", "*.toml")]}
 
 
@@ -282,14 +285,15 @@ def _configure_drop_in(
     runtime_path: str,
     set_as_default: bool,
 ) -> Edit:
-    """The whole file. `data` is config.toml's, whose version it must have: a higher one is refused."""
+    """The whole file. `data` is config.toml's. The drop-in has the same version: containerd refuses a higher
+    one."""
     present = blocks.parse(file.path, file.text)
-    # config.toml may have been brought to a newer version since.
+    # config.toml may have a newer version by now.
     theirs = containerd_path(file.path, present or data)
     _must_be_ours(file, present, theirs, runtime_path)
     mine = blocks.below(file.path, present, (*theirs, "runtimes", RUNTIME_NAME))
     wanted: dict[str, Any] = {"version": data["version"]} if "version" in data else {}
-    # A runc that it names already was named for a containerd with no other.
+    # An earlier configure named this runc, for a containerd without another one.
     if "runc" in (blocks.below(file.path, present, (*theirs, "runtimes")) or {}):
         table = {**table, "runtimes": {}}
     _enter(file.path, wanted, table, containerd, _ours(file.path, mine, table, runtime_path))
@@ -302,7 +306,7 @@ def _configure_drop_in(
 def _must_be_ours(
     file: TextFile, present: dict[str, Any], containerd: blocks.Path, runtime_path: str
 ) -> None:
-    """ConfigError where a file of our name has something that `configure` does not write, and would lose."""
+    """ConfigError if a file of our name has content that `configure` does not write, and would lose."""
     others = copy.deepcopy(present)
     others.pop("version", None)
     table = blocks.below(file.path, others, containerd) or {}
@@ -321,7 +325,8 @@ def _must_be_ours(
 
 
 def _ours(path: str, present: Any, table: dict[str, Any], runtime_path: str) -> dict[str, Any]:
-    """Our table: the present one, otherwise a copy of the default runtime's or of runc's, with our own keys.
+    """Our table. It is the present one, otherwise a copy of the default runtime's or of runc's, with our own
+    keys.
 
     The cgroup driver belongs to the node and not to a runtime: if the default runtime does not set it, runc's
     value counts.
@@ -341,9 +346,10 @@ def _ours(path: str, present: Any, table: dict[str, Any], runtime_path: str) -> 
 
 
 def _modelled(table: dict[str, Any]) -> dict[str, Any]:
-    """A table as that of the default runtime or else of runc, if one of them runs as ours does."""
+    """A table like that of the default runtime or, if that runs in another way, of runc. Only a runtime that
+    runs as ours does is a model."""
     names = [name for name in (table.get(blocks.DEFAULT), "runc") if name != RUNTIME_NAME]
-    # One without a type is a broken runtime, whose options say all the same what the node is to have.
+    # A runtime without a type is broken, but its options still show the node's settings.
     models = [copy.deepcopy(merged.runtime(table, name)) for name in names]
     return next(
         (each for each in models if each and each.get("runtime_type", _RUNTIME_TYPE) == _RUNTIME_TYPE), {}
@@ -353,10 +359,10 @@ def _modelled(table: dict[str, Any]) -> dict[str, Any]:
 def _enter(
     path: str, target: dict[str, Any], table: dict[str, Any], containerd: blocks.Path, ours: dict[str, Any]
 ) -> None:
-    """Puts our table into `target`, which containerd will merge with its own `table`."""
+    """Puts our table into `target`. containerd will merge `target` with its own `table`."""
     runtimes = blocks.below(path, target, (*containerd, "runtimes"), make=True)
     if not table.get("runtimes"):
-        # The first table that names a runtime hides the runc that containerd 1 knows without one, and
-        # without its default runtime the CRI plugin does not load.
+        # The first table that names a runtime hides the runc that containerd 1 has by default. The CRI plugin
+        # does not load without its default runtime.
         runtimes["runc"] = dict(_PLAIN_RUNC)
     runtimes[RUNTIME_NAME] = ours

@@ -1,8 +1,8 @@
 """config.toml as text: `configure` adds its part, and the rest stays byte for byte.
 
-Ours is a block at the end, or a line with a mark in a table of the file's own. Another program's table of our
-name becomes comments. tomllib decides about the content; tomlkit changes a table of ours that the file wrote
-itself. Every change is read again and compared (`check`). The caller names the table: nothing here knows a
+Our part is a block at the end, or a marked line in a table of the file's own. Another program's table of our
+name becomes comments. tomllib decides about the content. tomlkit changes a table of ours that is not in a
+block. Every change is read again and compared (`check`). The caller names the table: nothing here knows a
 version of containerd.
 """
 
@@ -33,13 +33,13 @@ BEGIN = "# xpu: what follows is by `xpu runtime configure`; `xpu runtime unconfi
 _END = "# xpu: end"
 BLOCK = re.compile(rf"(?:^|\r?\n){re.escape(BEGIN)}\r?\n(.*?){re.escape(_END)}(?:\r?\n|\Z)", re.DOTALL)
 _MARK = "# by `xpu runtime configure`"
-#: In a table of the file's own, with the line that stood there before, if one did.
+#: Our line in a table of the file's own. The replaced line, if there was one, follows the mark.
 _LINE = f'{DEFAULT} = "{RUNTIME_NAME}" {_MARK}'
 _OUR_LINE = re.compile(
     rf'(\r?\n|\A)[^\r\n=]*{DEFAULT}["\']?[ \t]*=[ \t]*"{RUNTIME_NAME}" {_MARK}(?:, before: ([^\r\n]*))?'
 )
 _ANY_DEFAULT = re.compile(rf"""^([^\r\n=#]*{DEFAULT}["']?[ \t]*=[ \t]*)[^\r\n]*""", re.MULTILINE)
-#: Begins a line of another program's table, in whose place ours stands.
+#: The beginning of a commented line of another program's table. Our table replaces that table.
 _ASIDE = "# xpu: not ours, comes back: "
 _PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
@@ -67,7 +67,7 @@ def parse(path: str, text: str) -> dict[str, Any]:
 
 
 def below(path: str, data: dict[str, Any], keys: Path, make: bool = False) -> Any:
-    """The table at `keys`; where it is missing None, or a new one with `make`."""
+    """The table at `keys`. A missing one is None, or a new one with `make`."""
     table = data
     for index, key in enumerate(keys):
         if key not in table and not make:
@@ -107,7 +107,7 @@ def with_default(text: str, containerd: Path, default: Any) -> str | None:
 
 
 def without_default(path: str, text: str, containerd: Path) -> str:
-    """`text` with another default runtime than ours: the one of before, or none."""
+    """`text` with another default runtime than ours: the earlier one, or none."""
     if default_of(text, containerd) != RUNTIME_NAME:
         return text
     for line in _OUR_LINE.finditer(text):
@@ -118,7 +118,7 @@ def without_default(path: str, text: str, containerd: Path) -> str:
 
 
 def is_default_ours(text: str) -> bool:
-    """Whether a line of ours, and not the file's own, names us as the default."""
+    """Whether a marked line, and not the file's own, names us as the default."""
     return _MARK in text
 
 
@@ -130,7 +130,7 @@ def default_of(text: str, containerd: Path) -> Any:
 
 
 def with_block(text: str, added: dict[str, Any], is_new: bool) -> str:
-    """`text` with a block of ours at its end, or with more in the one that it has.
+    """`text` with a block of ours at its end, or with more content in an existing block.
 
     `is_new`: there is no file.
     """
@@ -139,12 +139,12 @@ def with_block(text: str, added: dict[str, Any], is_new: bool) -> str:
     newline, lines = newline_of(text), tomlkit.dumps(added).removesuffix("\n").split("\n")
     block = BLOCK.search(text)
     if block is not None:
-        # Above the tables that are there, where the table that holds them has to stand.
+        # Above the existing tables: the table that holds them must come first.
         table = re.search(r"^[ \t]*\[", block[1], re.MULTILINE)
         at = block.start(1) + table.start() if table else block.end(1)
         return text[:at] + newline.join([*lines, ""]) + text[at:]
-    # One line end comes before the block: a blank line, or the end that the last line lacks. By it a file
-    # that was empty is told from one that was not there.
+    # One line end comes before the block: a blank line, or the missing end of the last line. It distinguishes
+    # an empty file from a missing one.
     return text + ("" if is_new else newline) + newline.join([BEGIN, *lines, _END, ""])
 
 
@@ -184,7 +184,7 @@ def brought_back(text: str) -> str:
 
 
 def without_blocks(text: str, kept: dict[str, Any]) -> str:
-    """`text` with `kept` in the place of our block."""
+    """`text` with `kept` instead of our block."""
     newline = newline_of(text)
     lines = tomlkit.dumps(kept).removesuffix("\n").split("\n") if kept else []
     while (block := BLOCK.search(text)) is not None:
@@ -199,7 +199,7 @@ def without_blocks(text: str, kept: dict[str, Any]) -> str:
 def changed_at(path: str, text: str, keys: Path, ours: dict[str, Any] | None) -> str:
     """`text` with the value at `keys`, in any spelling, set to `ours`; None removes it.
 
-    Our block and the rest are changed apart: tomlkit garbles a table that goes on further below.
+    Our block and the rest are changed separately: tomlkit garbles a table that continues further below.
     """
     block = BLOCK.search(text)
     cuts = (0, *block.span(1), len(text)) if block else (0, len(text))
@@ -230,12 +230,12 @@ def _changed_part(path: str, text: str, keys: Path, ours: dict[str, Any] | None)
             elif table.get(key) != value:
                 table[key] = value
         return tomlkit.dumps(document)
-    except (TOMLKitError, KeyError, IndexError, RecursionError):  # IndexError: of dotted keys
+    except (TOMLKitError, KeyError, IndexError, RecursionError):  # tomlkit raises IndexError for dotted keys
         raise _by_hand(path, keys[:3]) from None
 
 
 def check(path: str, text: str, wanted: dict[str, Any], containerd: Path) -> None:
-    """The check before anything is written: the new text must have exactly the intended content."""
+    """Compares the new text with the intended content before anything is written."""
     try:
         data = parse(path, text)
     except ConfigError:

@@ -1,8 +1,8 @@
-"""config.toml with all that it imports, as containerd makes one configuration of them.
+"""config.toml with all that it imports, merged in containerd's way.
 
-How that is done depends on containerd's version: `LoadConfig` and `mergeConfig` in its config.go
+The way depends on containerd's version: `LoadConfig` and `mergeConfig` in its config.go
 (services/server/config, from 2.0 on cmd/containerd/server/config), and `configMigration` in
-plugins/cri/runtime/plugin.go. Reads files, and writes none.
+plugins/cri/runtime/plugin.go. Files are read, and none is written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from xpu_runtime.engines.containerd import blocks
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import TextFile
 
-#: The CRI plugin's name by version of the file. 4 moved only the server's own settings.
+#: The CRI plugin's name by version of the file. Version 4 moved only the server's own settings.
 PLUGINS = {
     1: "cri",
     2: "io.containerd.grpc.v1.cri",
@@ -26,10 +26,11 @@ PLUGINS = {
     4: "io.containerd.cri.v1.runtime",
 }
 
-#: The first that merges the tables of a plugin. Those before take a plugin whole, from the file that names it
-#: last.
+#: The first version that merges the tables of a plugin. Earlier ones take a whole plugin from the last file
+#: that names it.
 MERGES = (2, 0)
-#: The first that brings each file to the newest version before it is merged, and not all of them at the end.
+#: The first version that brings each file to the newest version before the merge. Earlier ones do so after
+#: it.
 _MIGRATES_EACH = (2, 3)
 _NEWEST = 3
 
@@ -40,7 +41,7 @@ def files(
     """The file and its imports, nested ones too, in the order in which a containerd of this version merges
     them. ConfigError.
 
-    `becoming`: files' new content, in the place of present files, or of files still to be made.
+    `becoming`: the new content of files. It replaces existing files, or adds files that are still to be made.
     """
     new = {os.path.abspath(each.path): each for each in (root, *becoming)}
     found: dict[str, TextFile] = {}
@@ -54,20 +55,21 @@ def files(
         if not isinstance(imports, list) or not all(isinstance(each, str) for each in imports):
             raise ConfigError(f"{path}: imports is no list of strings", "fix it first; nothing was changed")
         for name in imports:
-            # One that does not merge takes a pattern as it is, and systemd starts it in this folder.
+            # A containerd that does not merge uses a pattern unchanged. systemd starts it in this folder.
             folder = "/" if version < MERGES and "*" in name else os.path.dirname(path)
             waiting += _named(os.path.normpath(os.path.join(folder, name)), new)
     return list(found.values())
 
 
 def imports(pattern: str, path: str) -> bool:
-    """Whether an import means the file at `path`, be it there or not; both absolute, and in normal form."""
+    """Whether an import matches the file at `path`, existing or not. Both paths are absolute and
+    normalised."""
     return path in _named(pattern, [path])
 
 
 def _named(pattern: str, new: Iterable[str]) -> list[str]:
-    """The paths that an import means, as Go's filepath.Glob finds them: hidden files, too. Without a `*`
-    it is a path as it stands."""
+    """The paths that match an import, by the rules of Go's filepath.Glob: hidden files match, too. A path
+    without a `*` is taken unchanged."""
     if "*" not in pattern:
         return [pattern]
     found = ["/"]
@@ -91,7 +93,7 @@ def _names(folder: str, new: Iterable[str]) -> set[str]:
 
 
 def containerd_table(read: Iterable[TextFile], version: tuple[int, int]) -> dict[str, Any]:
-    """The CRI plugin's table that holds `runtimes`, as containerd of this version has it; ConfigError."""
+    """The CRI plugin's table that holds `runtimes`, as a containerd of this version reads it. ConfigError."""
     if version < MERGES:
         return _of_whole_plugins(read)
     plugins: dict[str, Any] = {}
@@ -116,7 +118,8 @@ def containerd_table(read: Iterable[TextFile], version: tuple[int, int]) -> dict
 
 
 def _of_whole_plugins(read: Iterable[TextFile]) -> dict[str, Any]:
-    """As a containerd that does not merge has it: the last file that says a version says it for all."""
+    """The table for a containerd that does not merge: the version in the last file that has one counts for
+    all."""
     plugins: dict[str, Any] = {}
     version = 1
     for each in read:

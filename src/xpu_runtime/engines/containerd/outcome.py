@@ -21,8 +21,8 @@ def noted(
     runtime_path: str,
     as_default: bool,
 ) -> tuple[Edit, ...]:
-    """The edits, with notes; ConfigError where the containerd of this version is installed, and would not see
-    our runtime then."""
+    """The edits, with notes. ConfigError if the installed containerd has this version and would not see our
+    runtime then."""
     becoming = [each.file.replace(text=each.text or "") for each in edits]
     root = next((each for each in becoming if each.path == file.path), file)
     hidden = unseen(root, runtime_path, as_default, becoming, version)
@@ -51,7 +51,7 @@ def unseen(
 ) -> ConfigError | None:
     """Why containerd would not run `runtime_path` for us, and the remedy; None: it would. ConfigError.
 
-    `becoming`: files as they will be (merged.files). `version`: containerd's; None: is found out.
+    `becoming`: files as they will be (merged.files). `version`: containerd's; None: it is looked up.
     """
     data = blocks.parse(file.path, file.text)
     plugin = containerd_path(file.path, data)[1]
@@ -92,8 +92,8 @@ def unseen(
 def unlike_others(
     file: TextFile, becoming: Sequence[TextFile] = (), version: tuple[int, int] | None = None
 ) -> str:
-    """A note if our runtime makes cgroups in another way than the default runtime or runc; "" if not. As
-    `unseen`."""
+    """A note if our runtime makes cgroups in another way than the default runtime or runc; "" if not. The
+    arguments are those of `unseen`."""
     version = version or version_for(file, blocks.parse(file.path, file.text))
     table = merged.containerd_table(merged.files(file, becoming, version), version)
     name, theirs = systemd_cgroup(table) or ("runc", False)
@@ -107,7 +107,7 @@ def unlike_others(
 
 
 def systemd_cgroup(table: dict[str, Any]) -> tuple[str, bool] | None:
-    """Which runtime says how cgroups are driven, and whether by systemd; None where none does."""
+    """The runtime that sets the cgroup driver, and whether that is systemd; None if no runtime sets it."""
     for name in (table.get(blocks.DEFAULT), "runc"):
         options = merged.options(table, name)
         if name != RUNTIME_NAME and "SystemdCgroup" in options:
