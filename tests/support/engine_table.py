@@ -23,7 +23,10 @@ LINES = {
         "dockerd killed or restarted, live-restore",
         "containers and slices stay; `stop` frees them",
     ),
-    "dockerd-dead": ("a container ends while dockerd is away", "its slice is free at once"),
+    "dockerd-dead": (
+        "a container ends while dockerd is away",
+        "`xpu ps` says `dead`; the next request or `xpu gc` frees it",
+    ),
     "restart": (
         "`--restart always`, `unless-stopped`, `on-failure`",
         "one slice booked anew at each restart",

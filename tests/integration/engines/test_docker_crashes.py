@@ -92,6 +92,7 @@ def test_a_container_that_ends_while_dockerd_is_dead_gives_its_slice_back(
     dockerd.stop(signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{pid}/stat").exists(), "the shim has waited for the container")
+    assert [each["state"] for each in node.json("ps")] == ["dead"]
     node.xpu("gc")
     assert node.json("ps") == []
     dockerd.start()
