@@ -275,7 +275,7 @@ def test_doctor_says_what_is_wrong_with_a_clusters_node(node: Node) -> None:
     keys = node.folder / "keys"
     assert_fine(node, "kubernetes")
     keys.chmod(0o644)
-    found(node, "problem", "kubernetes", f"{keys} can be read by others than root")
+    found(node, "problem", "kubernetes", f"users other than root can read {keys}")
     keys.unlink()
     node.configure(node.config.read_text().replace("node_name", "placement: extender, node_name"))
     found(node, "problem", "kubernetes", f"the keys of assignments, {keys}, cannot be read")
