@@ -33,7 +33,7 @@ def test_a_whole_device_is_chosen_by_its_name() -> None:
     assert request(_0, "NVIDIA_VISIBLE_DEVICES=all").vendor == ""
 
 
-def test_a_slice_has_the_size_that_the_container_says() -> None:
+def test_a_slice_has_the_size_of_the_containers_variables() -> None:
     assert request(_SLICE, "XPU_MEM=4G", "XPU_CORES=30") == request("XPU_MEM=4G", "XPU_CORES=30")
     assert request(_SLICE, "XPU_COUNT=2") == request("XPU_COUNT=2")
     annotated = from_spec(spec(_SLICE, annotations={"yoyoworks.com/xpu-mem": "4G"}), Config())
@@ -42,7 +42,7 @@ def test_a_slice_has_the_size_that_the_container_says() -> None:
 
 
 @pytest.mark.parametrize("besides", [(), ("XPU_POLICY=spread",), ("NVIDIA_VISIBLE_DEVICES=all",)])
-def test_a_slice_without_a_size_says_what_to_do(besides: tuple[str, ...]) -> None:
+def test_a_slice_without_a_size_is_refused_with_the_remedy(besides: tuple[str, ...]) -> None:
     said = refusal(_SLICE, *besides)
     assert said.startswith(
         "nothing says how much yoyoworks.com/xpu=slice is: add XPU_MEM, such as XPU_MEM=4G"
@@ -54,7 +54,7 @@ def test_a_misspelt_variable_beside_a_slice_is_told_first() -> None:
     assert said.startswith("XPU_MEN='4G': unknown variable") and "did you mean XPU_MEM?; nothing says" in said
 
 
-def test_a_slice_has_the_size_that_the_configuration_says() -> None:
+def test_a_slice_has_the_size_of_the_configuration() -> None:
     assert request(_SLICE, config=Config(defaults_memory="8G")).memory == ()
 
 
@@ -84,16 +84,16 @@ def test_several_sizes_are_several_slices() -> None:
         ((_4G, _8G, "XPU_COUNT=1"), "XPU_COUNT=1 contradicts"),
     ],
 )
-def test_what_contradicts_is_refused_with_a_sentence(variables: tuple[str, ...], said: str) -> None:
+def test_a_contradiction_is_refused_with_a_sentence(variables: tuple[str, ...], said: str) -> None:
     assert said in refusal(*variables)
 
 
-def test_what_says_the_same_is_no_contradiction() -> None:
+def test_the_same_value_twice_is_no_contradiction() -> None:
     assert request(_4G, "XPU_MEM=4096MiB") == request("XPU_MEM=4G")
     assert request(_HALF, "XPU_CORES=50%").cores == 50
 
 
-def test_an_annotation_that_contradicts_is_told_as_it_is_written() -> None:
+def test_the_message_has_a_contradicting_annotation_as_written() -> None:
     with pytest.raises(Exception, match=r"yoyoworks.com/xpu-mem: 8G contradicts yoyoworks.com/xpu=4g"):
         from_spec(spec(_4G, annotations={"yoyoworks.com/xpu-mem": "8G"}), Config())
 
@@ -119,7 +119,7 @@ def test_a_message_names_few_of_very_many_devices() -> None:
     assert len(said) < 1000
 
 
-def test_what_a_device_stands_for_is_checked_as_a_variable_is() -> None:
+def test_the_value_of_a_device_is_checked_like_a_variable() -> None:
     assert "yoyoworks.com/xpu=4g: '4': '4' has no unit" in refusal("XPU_CDI_4G=4g mem=4")
     assert "exceeds policy.max_memory=2G" in refusal(_4G, config=Config(policy_max_memory="2G"))
     assert "accept_env_when_unprivileged" in refusal(
