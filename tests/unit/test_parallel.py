@@ -61,7 +61,7 @@ def test_a_test_that_is_to_be_alone_waits_for_the_others_and_lets_none_begin(tmp
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
         + ["-c", "/dev/null", f"--basetemp={tmp_path}/base", tmp_path],
-        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}/tests:{REPOSITORY}/src"},
+        env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": f"{REPOSITORY}/tests:{REPOSITORY}/src"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
