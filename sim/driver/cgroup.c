@@ -246,7 +246,7 @@ static void drop_limits(struct cgroup *group) {
 }
 
 /* Drops the limits of removed cgroups: a limit holds its node, which would stay for ever. */
-static void sweep(struct cgroup *group, char *path, size_t length) {
+static void drop_dead(struct cgroup *group, char *path, size_t length) {
     struct cgroup *next;
     for (struct cgroup *child = group->children; child; child = next) {
         next = child->sibling;
@@ -254,7 +254,7 @@ static void sweep(struct cgroup *group, char *path, size_t length) {
         if (end >= PATH_MAX)
             continue;
         child->references++; /* it must outlive its children and its limit here */
-        sweep(child, path, end);
+        drop_dead(child, path, end);
         path[end] = 0;
         if (!is_current(child, path)) {
             mark_dead(child);
@@ -279,7 +279,7 @@ enum sim_status cgroup_set_limits(struct cgroup *group, uint32_t device, uint64_
     } else if (!any) {
         drop_limits(group);
     }
-    sweep(root, path, 0);
+    drop_dead(root, path, 0);
     cgroup_release(group);
     return SIM_OK;
 }

@@ -2,10 +2,10 @@
  * Simulated device time. Contexts with work take turns on a unit by time slices, as on a card. Between two of
  * them there is a switch, whose time belongs to no context. In a context the first commands of all channels
  * run at the same time and share the unit equally, so that running side by side neither makes nor loses
- * device time. Records and waits take no time, but they too are done only in their context's turn.
+ * device time. Records and waits take no time, but they too are done only in their context's time slice.
  *
- * The contexts of one MPS server's clients have one turn together. In it each has its client's percentage of
- * the unit, or less in proportion if the sum exceeds the whole.
+ * The contexts of one MPS server's clients have one time slice together. In it each has its client's
+ * percentage of the unit, or less in proportion if the sum exceeds the whole.
  *
  * Time is computed, not waited for: at each look a unit's work is simulated up to "now", from the times at
  * which it was given. So results do not depend on when the driver itself gets the CPU.
@@ -18,7 +18,7 @@ enum { ACROSS_NS = 50000 }; /* the precision with which the work of one unit wai
 enum readiness {
     LATER,   /* not given yet, as of the unit's clock */
     BLOCKED, /* waits for other work */
-    INSTANT, /* done as soon as its context has the turn */
+    INSTANT, /* done as soon as its context runs */
     RUNS,
 };
 
@@ -82,7 +82,7 @@ static uint32_t settle(struct context *context) {
     return running;
 }
 
-static bool turn_has_work(struct context *context) {
+static bool time_slice_has_work(struct context *context) {
     struct context *other = context;
     do {
         if (has_work(other))
@@ -97,17 +97,17 @@ static bool turn_has_work(struct context *context) {
 static struct context *next_with_work(struct context *from) {
     struct context *context = from;
     do {
-        if (stands_for_turn(context) && turn_has_work(context))
+        if (leads_time_slice(context) && time_slice_has_work(context))
             return context;
         context = context->next;
     } while (context != from);
     return NULL;
 }
 
-static void begin_turn(struct unit *unit, struct context *context) {
+static void begin_time_slice(struct unit *unit, struct context *context) {
     unit->running = context;
     unit->slice_left = state.time_slice;
-    unit->switch_left = unit->last && unit->last != turn_of(context) ? state.switch_time : 0;
+    unit->switch_left = unit->last && unit->last != time_slice_of(context) ? state.switch_time : 0;
     context->carry = 0;
 }
 
@@ -133,40 +133,40 @@ static uint64_t idle_until(const struct unit *unit, uint64_t limit) {
     return limit;
 }
 
-/* The contexts with the turn, and the number of their running commands. A context has `percent` parts of
+/* The contexts that run, and the number of their running commands. A context has `percent` parts of
  * `whole`. */
-static struct turn {
+static struct time_slice {
     struct context *contexts[MAX_ALL_CONTEXTS];
     uint32_t running[MAX_ALL_CONTEXTS];
     uint32_t count;
     uint64_t whole;
-} turn;
+} time_slice;
 
 static uint64_t percent_of(const struct context *context) {
     return context->client->mps.server ? context->client->mps.percent : 100;
 }
 
-/* Completes commands that take no time for all contexts with the turn. Returns the number of running
+/* Completes commands that take no time for all contexts that run. Returns the number of running
  * commands. */
-static uint32_t settle_turn(struct unit *unit) {
+static uint32_t settle_time_slice(struct unit *unit) {
     struct context *first = unit->running, *context = first;
     uint32_t all = 0;
-    turn.count = 0;
+    time_slice.count = 0;
     do
-        turn.contexts[turn.count++] = context;
+        time_slice.contexts[time_slice.count++] = context;
     while ((context = companion(context)) && context != first);
-    turn.whole = 0;
-    for (uint32_t i = 0; i < turn.count; i++) {
-        context = turn.contexts[i];
-        turn.running[i] = context->in_ring ? settle(context) : 0;
+    time_slice.whole = 0;
+    for (uint32_t i = 0; i < time_slice.count; i++) {
+        context = time_slice.contexts[i];
+        time_slice.running[i] = context->in_ring ? settle(context) : 0;
     }
-    for (uint32_t i = 0; i < turn.count; i++) {
-        if (!turn.contexts[i]->in_ring)
-            turn.running[i] = 0; /* another's fault was its own as well */
-        turn.whole += turn.running[i] ? percent_of(turn.contexts[i]) : 0;
-        all += turn.running[i];
+    for (uint32_t i = 0; i < time_slice.count; i++) {
+        if (!time_slice.contexts[i]->in_ring)
+            time_slice.running[i] = 0; /* another's fault was its own as well */
+        time_slice.whole += time_slice.running[i] ? percent_of(time_slice.contexts[i]) : 0;
+        all += time_slice.running[i];
     }
-    turn.whole = turn.whole > 100 ? turn.whole : 100;
+    time_slice.whole = time_slice.whole > 100 ? time_slice.whole : 100;
     return all;
 }
 
@@ -187,7 +187,7 @@ static uint64_t to_next_end(const struct context *context, uint32_t running, uin
 
 /* Gives the running commands of a context their part of a step. */
 static void run_context(struct context *context, uint32_t running, uint64_t step) {
-    uint64_t parts = running * turn.whole, percent = percent_of(context);
+    uint64_t parts = running * time_slice.whole, percent = percent_of(context);
     if (context->carry >= parts)
         context->carry = 0;
     context->carry += step * percent;
@@ -199,27 +199,27 @@ static void run_context(struct context *context, uint32_t running, uint64_t step
             channel->executed += least(each, queue_head(channel)->end - channel->executed);
     }
     uint64_t clock = context->unit->clock;
-    meter_add(&context->meter, clock, clock + step * percent / turn.whole);
+    meter_add(&context->meter, clock, clock + step * percent / time_slice.whole);
 }
 
-/* One step of the contexts with the turn, in which nothing begins or ends before its end. */
+/* One step of the contexts that run, in which nothing begins or ends before its end. */
 static void run(struct unit *unit, uint64_t until) {
     bool alone = true;
     uint64_t step = until - unit->clock;
     for (const struct context *other = unit->running->next; other != unit->running; other = other->next)
-        alone &= share_turn(unit->running, other);
-    for (uint32_t i = 0; i < turn.count; i++) {
-        if (!turn.contexts[i]->in_ring)
+        alone &= share_time_slice(unit->running, other);
+    for (uint32_t i = 0; i < time_slice.count; i++) {
+        if (!time_slice.contexts[i]->in_ring)
             continue;
-        step = least(step, next_stamp(turn.contexts[i], until) - unit->clock);
-        if (turn.running[i])
-            step = least(step, to_next_end(turn.contexts[i], turn.running[i], turn.whole));
+        step = least(step, next_stamp(time_slice.contexts[i], until) - unit->clock);
+        if (time_slice.running[i])
+            step = least(step, to_next_end(time_slice.contexts[i], time_slice.running[i], time_slice.whole));
     }
     if (!alone)
         step = least(step, unit->slice_left);
-    for (uint32_t i = 0; i < turn.count; i++)
-        if (turn.running[i])
-            run_context(turn.contexts[i], turn.running[i], step);
+    for (uint32_t i = 0; i < time_slice.count; i++)
+        if (time_slice.running[i])
+            run_context(time_slice.contexts[i], time_slice.running[i], step);
     meter_add(&unit->meter, unit->clock, unit->clock + step);
     unit->clock += step;
     if (alone && step >= unit->slice_left) /* its slices follow one another */
@@ -232,20 +232,20 @@ static void simulate(struct unit *unit, uint64_t until) {
     for (;;) {
         uint32_t running = 0;
         if (unit->running && !unit->switch_left) {
-            running = settle_turn(unit);
+            running = settle_time_slice(unit);
             if (unit->running && !running)
-                pass_turn(unit);
+                end_time_slice(unit);
         }
         if (running && !unit->slice_left) {
-            if (!share_turn(next_with_work(unit->running->next), unit->running))
-                pass_turn(unit);
+            if (!share_time_slice(next_with_work(unit->running->next), unit->running))
+                end_time_slice(unit);
             else
                 unit->slice_left = state.time_slice;
         }
         if (!unit->running) {
             struct context *next = unit->ring ? next_with_work(unit->ring) : NULL;
             if (next)
-                begin_turn(unit, next);
+                begin_time_slice(unit, next);
             else if (unit->clock < until)
                 unit->clock = idle_until(unit, until);
             else
@@ -297,8 +297,8 @@ void unit_advance(struct unit *unit, uint64_t now) {
         simulate(unit, now);
 }
 
-/* The earliest time when a unit's turn can pass on without new work; 0: it does not. */
-static uint64_t turn_ends(const struct unit *unit) {
+/* The earliest time when a unit's time slice can end without new work; 0: it does not. */
+static uint64_t time_slice_ends(const struct unit *unit) {
     const struct context *context = unit->running;
     uint64_t rest = 0;
     if (!context)
@@ -321,8 +321,8 @@ uint64_t context_due(const struct context *context, uint32_t number, uint64_t po
         uint64_t soonest = idle_until(unit, UINT64_MAX); /* new work was given after this look began */
         return soonest == UINT64_MAX ? 0 : soonest;
     }
-    if (!share_turn(unit->running, context))
-        return turn_ends(unit) + state.switch_time + own;
+    if (!share_time_slice(unit->running, context))
+        return time_slice_ends(unit) + state.switch_time + own;
     if (own)
         return unit->clock + unit->switch_left + own;
     /* It spins, or waits for another: the first event may end that. */

@@ -43,8 +43,8 @@ struct unit {
     uint64_t used;            /* bytes */
     struct context *contexts; /* those with a queue, by `next_of_unit` */
     struct context *ring;     /* one of those with commands, which take turns; NULL: none */
-    struct context *running;  /* the context with the turn; NULL: none */
-    uint32_t last;            /* serial of the last one with the turn: there is no switch to it */
+    struct context *running;  /* the context that runs; NULL: none */
+    uint32_t last;            /* serial of the last one that ran: there is no switch to it */
     uint64_t clock;           /* its work is simulated up to here, ns */
     uint64_t slice_left;      /* of the running context, ns */
     uint64_t switch_left;     /* until the running context runs, ns */
@@ -328,20 +328,20 @@ uint32_t meter_percent(const struct meter *meter, uint64_t now);
  * not 0. */
 uint32_t meter_percent_since(const struct meter *meter, uint64_t now, uint64_t since, uint64_t *time);
 
-/* turns.c: contexts with commands take turns. Those of one MPS server's clients have one together. */
+/* runlist.c: contexts with commands take turns. Those of one MPS server's clients share a time slice. */
 /* A context has its first command, or none any more. */
 void context_join(struct context *context);
 void context_leave(struct context *context);
-/* Whether two contexts have one turn together: those of one MPS server's clients, or the same one. */
-bool share_turn(const struct context *one, const struct context *other);
-/* The next one with commands that shares the turn of `from`; NULL if there is no other. */
+/* Whether two contexts have one time slice together: those of one MPS server's clients, or the same one. */
+bool share_time_slice(const struct context *one, const struct context *other);
+/* The next one with commands that shares the time slice of `from`; NULL if there is no other. */
 struct context *companion(struct context *from);
-/* Of the contexts that share a turn only the oldest is in the ring, for all of them. */
-bool stands_for_turn(struct context *context);
-/* The turn's number: that of its context, or of the MPS server. */
-uint32_t turn_of(const struct context *context);
-/* The unit's turn is over. */
-void pass_turn(struct unit *unit);
+/* Of the contexts that share a time slice only the oldest is in the ring, for all of them. */
+bool leads_time_slice(struct context *context);
+/* The time slice's number: that of its context, or of the MPS server. */
+uint32_t time_slice_of(const struct context *context);
+/* The unit's time slice is over. */
+void end_time_slice(struct unit *unit);
 
 /* schedule.c */
 /* Takes and simulates the unit's work up to `now`. */

@@ -10,7 +10,7 @@ import os
 
 from xpu_runtime import candidates, paths
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.refusal import Refusal, Refused
 from xpu_runtime.ledger.store import Ledger
@@ -210,14 +210,14 @@ def impose(
         with Ledger() as ledger:
             # Before the ledger says that it runs: a ledger that vanishes is rebuilt from these.
             names = [quota.name for quota in request.quotas]
-            survivors.keep(bound, ledger.path, caller, names, _of_pod(request))
+            cgroup_records.keep(bound, ledger.path, caller, names, _of_pod(request))
             if not ledger.bind(bound, caller.began):
                 raise ApplyError(
                     f"grant {granted.id} was released while the container was being created",
                     "start the container again",
                 )
     except BaseException:
-        survivors.forget(bound)
+        cgroup_records.forget(bound)
         enforce.clear(inventory, [bound])
         raise
     return bound
@@ -258,7 +258,7 @@ def release(
     (cleared or clear)(config, grants)
     with Ledger() as ledger:
         for grant in grants:
-            survivors.forget(grant)
+            cgroup_records.forget(grant)
         ledger.release(grants)
     end_unused(grants)
 
@@ -276,7 +276,7 @@ def reap(config: Config, cleared: Callable[[Config, list[Grant]], None] | None =
     from xpu_runtime.limits import folders
     from xpu_runtime.oci import own_bundle
 
-    own_bundle.sweep()
+    own_bundle.remove_unused()
     left = folders.left()
     with Ledger() as ledger:
         dead = ledger.reap()
@@ -290,7 +290,7 @@ def reap(config: Config, cleared: Callable[[Config, list[Grant]], None] | None =
     if os.path.isdir(paths.in_run_dir(paths.DEVICE_FOLDERS)):
         from xpu_runtime.limits import per_device
 
-        per_device.sweep()
+        per_device.end_all_unused()
     return dead
 
 

@@ -54,7 +54,7 @@ def _start(state: State, number: int | None, log: Log, caller: Caller) -> Grant 
 
         own_bundle.hold(bundle, state.pid)
         state = state.replace(bundle=own_bundle.engines(bundle))
-    spec = _asking_spec(bundle, number is not None)
+    spec = _spec_with_request(bundle, number is not None)
     if spec is None:
         return None
     from xpu_runtime.start import in_container
@@ -62,7 +62,7 @@ def _start(state: State, number: int | None, log: Log, caller: Caller) -> Grant 
     return in_container.start(state, number, spec, load(), log, caller)
 
 
-def _asking_spec(bundle: str, is_booked: bool) -> Spec | None:
+def _spec_with_request(bundle: str, is_booked: bool) -> Spec | None:
     """The bundle's spec; None where its container asks for nothing, and nothing is booked for it."""
     from xpu_runtime.oci import spec as oci_spec
     from xpu_runtime.request import source

@@ -30,7 +30,7 @@ def test_a_container_that_ends_while_it_gets_its_slice_is_no_internal_error(
         cgroups.v2_folder(state.pid, not_of=os.getpid())
 
     monkeypatch.setattr(in_container, "start", start)
-    monkeypatch.setattr(hook, "_asking_spec", lambda *_: {})
+    monkeypatch.setattr(hook, "_spec_with_request", lambda *_: {})
     child = os.fork()
     if not child:
         os._exit(0)

@@ -6,7 +6,7 @@ import pytest
 
 from xpu_runtime.cli import marking
 from xpu_runtime.errors import DeviceError
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from xpu_runtime.observe import asking
         ("0", False),
     ],
 )
-@pytest.mark.parametrize("error", [asking.DriverHangsError, DeviceError])
+@pytest.mark.parametrize("error", [driver_questions.DriverHangsError, DeviceError])
 @pytest.mark.usefixtures("run_dir")
 def test_without_an_answer_of_the_driver_a_whole_uuid_is_taken(
     monkeypatch: pytest.MonkeyPatch, uuid: str, is_whole: bool, error: type[DeviceError]
@@ -35,7 +35,7 @@ def test_without_an_answer_of_the_driver_a_whole_uuid_is_taken(
     def fails(config: object) -> None:
         raise error("the driver does not tell", "see")
 
-    monkeypatch.setattr(asking, "inventory", fails)
+    monkeypatch.setattr(driver_questions, "inventory", fails)
     written: list[str] = []
     if not is_whole:
         with pytest.raises(DeviceError, match="give a device's whole UUID"):

@@ -218,7 +218,7 @@ class Card:
             demand.lost(now)
         elif not demand.see(*unpack(content), now):
             return before
-        wish = demand.reckon(each.share, now)
+        wish = demand.update(each.share, now)
         if wish is not before:
             self._changed = True
         return wish

@@ -136,7 +136,7 @@ class Demand:
         """The container has cut its page: nothing in it launches with that any more."""
         self._used_at = self._running_until = self._wants_until = now - HOLD_NS
 
-    def reckon(self, share: int, now: int) -> Wish:
+    def update(self, share: int, now: int) -> Wish:
         """The slice's demand, after `see` has returned True; `share` is its present share.
 
         If the demand equals the last one, nothing has to be decided again.

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xpu_runtime import version
-from xpu_runtime.agent.beside import Beside
 from xpu_runtime.agent.card import ROUND_NS, Card, Watched
 from xpu_runtime.agent.comparison import Comparison
 from xpu_runtime.agent.grants import OpenGrants
 from xpu_runtime.agent.journal import Journal
+from xpu_runtime.agent.side_process import SideProcess
 from xpu_runtime.agent.start_workers import StartWorkers
 from xpu_runtime.agent.status import Door
 from xpu_runtime.limits import pages
@@ -49,7 +49,7 @@ class Agent:
     def __init__(
         self,
         opener: Callable[[], Callable[[], Utilization]],
-        beside: Sequence[Beside],
+        beside: Sequence[SideProcess],
         log: Callable[[str], None],
         has_lock: Callable[[], bool],
         metrics: Mapping[str, str | None],

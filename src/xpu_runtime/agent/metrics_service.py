@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from xpu_runtime import paths
-from xpu_runtime.agent.beside import AGAIN_S, Beside
 from xpu_runtime.agent.collector import Collector, Make, Page
 from xpu_runtime.agent.history import History
 from xpu_runtime.agent.page import BrowserPage
+from xpu_runtime.agent.side_process import AGAIN_S, SideProcess
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.http_message import JSON, METRICS, Answer, Request, text
 from xpu_runtime.http_server import Listener, Reply, Server
@@ -35,10 +35,10 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 def metrics_service(
     config: Config, make: Make, unread: Callable[[str], bytes], log: Callable[[str], None]
-) -> Beside:
+) -> SideProcess:
     """The process that serves metrics by `config`; `log` takes problems. `unread` makes the metrics of a node
     whose driver hangs (its argument is the reason): those that need no driver."""
-    return Beside("what serves metrics", 0, lambda: _serve(config, make, unread, log), SOCKET, log)
+    return SideProcess("what serves metrics", 0, lambda: _serve(config, make, unread, log), SOCKET, log)
 
 
 def _serve(

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from xpu_runtime import paths
-from xpu_runtime.agent.beside import Beside
+from xpu_runtime.agent.side_process import SideProcess
 from xpu_runtime.agent.status import listen
 from xpu_runtime.errors import XpuError
 from xpu_runtime.linux.child import end_with
@@ -132,13 +132,13 @@ def _connect(connection: socket.socket) -> None:
             time.sleep(_CONNECT_AGAIN_S)
 
 
-def reading_service(log: Callable[[str], None]) -> Beside | None:
+def reading_service(log: Callable[[str], None]) -> SideProcess | None:
     """The process that answers members of the group; None where the node has no such group."""
     try:
         group = grp.getgrnam(GROUP).gr_gid
     except KeyError:
         return None
-    return Beside(f"the part that answers the group {GROUP}", _NICE, lambda: _serve(group), SOCKET, log)
+    return SideProcess(f"the part that answers the group {GROUP}", _NICE, lambda: _serve(group), SOCKET, log)
 
 
 def _serve(group: int) -> NoReturn:

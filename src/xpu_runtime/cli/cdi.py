@@ -17,7 +17,7 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, DeviceError
 from xpu_runtime.linux import files
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 from xpu_runtime.request.cdi import KIND, VARIABLES
 from xpu_runtime.vendors import cdi_file as content
 from xpu_runtime.vendors import discovery
@@ -122,7 +122,7 @@ def _requested(part: dict[str, str]) -> dict[str, str]:
 def _inventory(config: Config) -> Inventory:
     """The node's devices; none where the driver cannot be asked, as sizes need none of it."""
     try:
-        return asking.refreshed_inventory(config)
+        return driver_questions.refreshed_inventory(config)
     except DeviceError as error:
         click.echo(f"xpu: whole devices are left out: {error}", err=True)
         root, is_simulated = discovery.driver_root(config)

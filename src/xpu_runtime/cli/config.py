@@ -16,7 +16,7 @@ from xpu_runtime.config import compile as compiler
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.low_level_runtime import find_runtime, low_level_runtime
 from xpu_runtime.errors import ConfigError, XpuError
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 from xpu_runtime.vendors import inventory as node
 
 
@@ -150,7 +150,7 @@ def _unknown_devices(settings: Config) -> list[str]:
     if settings.policy_devices is None:
         return []
     try:
-        inventory = asking.inventory(settings)
+        inventory = driver_questions.inventory(settings)
     except XpuError as error:
         click.echo(f"xpu: policy.devices is not checked: {error}", err=True)
         return []

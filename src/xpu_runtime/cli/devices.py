@@ -33,7 +33,7 @@ from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
 from xpu_runtime.linux.bounded import Answer
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks
 from xpu_runtime.vendors import inventory as node
@@ -175,8 +175,8 @@ def _refreshed() -> tuple[Inventory, list[str]]:
     """The drivers' present devices; if a driver hangs, its last known ones, with a note."""
     config = load()
     try:
-        return asking.refreshed_inventory(config), []
-    except asking.DriverHangsError as error:
+        return driver_questions.refreshed_inventory(config), []
+    except driver_questions.DriverHangsError as error:
         known = discovery.cached(discovery.driver_root(config)[0])
         if known is None:
             raise
@@ -194,7 +194,7 @@ def _entries(inventory: Inventory, told: marks.Marks, hangs: list[str]) -> tuple
     """A JSON object for each device, and the questions that failed: none waits for a driver that hangs."""
     with Ledger() as ledger:
         uses = ledger.uses()
-    answer = Answer(()) if hangs else asking.one(lambda: _asked(inventory))
+    answer = Answer(()) if hangs else driver_questions.one(lambda: _asked(inventory))
     sensors, busy, errors = answer.values[0] if answer.values else ({}, {}, [])
     errors += [answer.why] if answer.error else []
     problems = [

@@ -31,7 +31,7 @@ from xpu_runtime.ledger.refusal import Refusal, plain_index
 from xpu_runtime.ledger.vocabulary import CODES
 from xpu_runtime.limits import choose, pages, registry, sharing
 from xpu_runtime.linux.rootfs import Root
-from xpu_runtime.observe import agent_status, asking, containers
+from xpu_runtime.observe import agent_status, containers, driver_questions
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
 from xpu_runtime.request.request import Request
@@ -136,7 +136,7 @@ def explain(
     notes = _notes(inventory, request, config, outcome)
     if config.policy_quotas:
         notes += counts or [_NO_QUOTA]
-    notes += [note for slice_ in outcome for note in _turns_of_others(slice_, others)]
+    notes += [note for slice_ in outcome for note in _slices_without_cap(slice_, others)]
     _tell(shown, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
 
 
@@ -155,7 +155,7 @@ def _runtime(config: Config) -> str:
 def _inventory(config: Config) -> Inventory:
     """The node's devices, after dead containers' slices were taken back."""
     giving_back.reap(config)
-    return asking.inventory(config)
+    return driver_questions.inventory(config)
 
 
 def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple[Slice, ...]) -> list[str]:
@@ -175,7 +175,7 @@ def _notes(inventory: Inventory, request: Request, config: Config, slices: tuple
     return notes + choose.notes(slices, request)
 
 
-def _turns_of_others(slice_: Slice, others: Sequence[Slice]) -> list[str]:
+def _slices_without_cap(slice_: Slice, others: Sequence[Slice]) -> list[str]:
     """A note that a cap is no guarantee, if other slices of the device have no cap."""
     if sharing.shared(slice_) != sharing.CAP:
         return []

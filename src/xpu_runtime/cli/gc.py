@@ -18,7 +18,7 @@ from xpu_runtime.doctor.machine import listed
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import unaccounted
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 from xpu_runtime.start import created
 
 
@@ -71,8 +71,8 @@ def _report_bypasses(config: Config) -> None:
     if not grants:
         return
     try:
-        inventory = asking.inventory(config)
+        inventory = driver_questions.inventory(config)
     except XpuError:
         return  # giving back needs no driver
-    for line in unaccounted.warn(grants, asking.amounts_unaccounted(inventory, grants)):
+    for line in unaccounted.warn(grants, driver_questions.amounts_unaccounted(inventory, grants)):
         click.echo(f"xpu: {printable(line)}", err=True)

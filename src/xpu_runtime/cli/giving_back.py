@@ -8,7 +8,7 @@ from xpu_runtime import granting
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.limits import enforce
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 
 
 def reap(config: Config) -> list[Grant]:
@@ -21,5 +21,5 @@ def clear(config: Config, grants: list[Grant]) -> None:
     all the same."""
     if not any(enforce.must_lift(grant) for grant in grants):
         granting.clear(config, grants)
-    elif problem := asking.one(lambda: granting.clear(config, grants)).why:
+    elif problem := driver_questions.one(lambda: granting.clear(config, grants)).why:
         click.echo(f"xpu: limits of released slices may still be in force: {problem}", err=True)

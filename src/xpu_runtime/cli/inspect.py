@@ -28,7 +28,7 @@ from xpu_runtime.config.load import load
 from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.quotas import granted
 from xpu_runtime.limits.backend import Detail
-from xpu_runtime.observe import asking, containers, inspection
+from xpu_runtime.observe import containers, driver_questions, inspection
 from xpu_runtime.observe.inspection import InspectedSliceJson, InspectionJson, PodJson, QuotaJson
 from xpu_runtime.request.quotas import Quota
 
@@ -62,7 +62,7 @@ def inspect(container: str, wide: bool, as_json: bool) -> None:
     """
     grants = containers.named(container)
     config = load()
-    told, details = inspection.inspect(grants, config, asking.inventory(config))
+    told, details = inspection.inspect(grants, config, driver_questions.inventory(config))
     if as_json:
         print_json(told)
     else:

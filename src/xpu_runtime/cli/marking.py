@@ -19,7 +19,7 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, DeviceError, XpuError
 from xpu_runtime.ledger import events
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 from xpu_runtime.observe.names import Names
 from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors import marks
@@ -39,7 +39,7 @@ def mark(
     drain such a device."""
     config = _config()
     try:
-        inventory = asking.inventory(config)
+        inventory = driver_questions.inventory(config)
     except DeviceError as error:
         if not all(map(_UUID.fullmatch, selectors)):
             raise DeviceError(error.what, f"give a device's whole UUID, or {error.todo}") from None
@@ -78,7 +78,7 @@ def unmark(selectors: tuple[str, ...], mark: str, missing: str, kind: str, said:
     told = marks.read()
     known = told.drained if mark == marks.DRAINED else told.reserved
     try:
-        inventory = asking.inventory(_config())
+        inventory = driver_questions.inventory(_config())
     except XpuError:
         if not all(_marked(known, selector) for selector in selectors):
             raise

@@ -6,7 +6,7 @@ import click
 
 from xpu_runtime.errors import XpuError
 from xpu_runtime.linux import files
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 from xpu_runtime.observe.node_metrics import NodeMetrics
 
 #: Seconds over which containers' use is measured, because each command is the first reading; and the longest
@@ -34,7 +34,7 @@ def metrics(output: str | None) -> None:
       curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
     """
     metrics = NodeMetrics(_INTERVAL_S)
-    answer = asking.one(lambda: (metrics.text(), metrics.problems, metrics.error), _LONGEST_S)
+    answer = driver_questions.one(lambda: (metrics.text(), metrics.problems, metrics.error), _LONGEST_S)
     if answer.values:
         text, problems, error = answer.values[0]
     else:

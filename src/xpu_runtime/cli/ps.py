@@ -29,7 +29,7 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.limits import pages, sharing, unaccounted, unaccounted_time
-from xpu_runtime.observe import agent_status, asking, containers
+from xpu_runtime.observe import agent_status, containers, driver_questions
 from xpu_runtime.observe.containers import SliceJson
 from xpu_runtime.observe.names import Names
 from xpu_runtime.value import Value
@@ -163,7 +163,7 @@ def _read(names: Names) -> _Slices:
     inventory = _inventory(notes) if grants else None
     used, beyond = _used(inventory, grants, notes) if inventory is not None else ({}, {})
     slices = [(grant, position, slice_) for grant in grants for position, slice_ in enumerate(grant.slices)]
-    shares = asking.shares(inventory, grants) if inventory is not None else sharing.got(grants)
+    shares = driver_questions.shares(inventory, grants) if inventory is not None else sharing.got(grants)
     notes += unaccounted_time.warn(grants, shares)
     names.learn(grants)
     entries = [
@@ -224,7 +224,7 @@ def _of_the_agent(entries: list[SliceJson]) -> list[str]:
 
 def _inventory(notes: list[str]) -> Inventory | None:
     try:
-        return asking.inventory(load())
+        return driver_questions.inventory(load())
     except XpuError as error:
         notes.append(f"memory in use is not known: {error}")
         return None
@@ -234,7 +234,7 @@ def _used(
     inventory: Inventory, grants: list[Grant], notes: list[str]
 ) -> tuple[dict[tuple[int, int], int | None], unaccounted.Amounts]:
     """Bytes in use by grant and slice, None if not known; and bytes that accounts lack."""
-    usage, beyond = asking.usage_and_unaccounted(inventory, grants)
+    usage, beyond = driver_questions.usage_and_unaccounted(inventory, grants)
     used = {
         (grant.id, position): usage.in_use(grant, position)
         for grant in grants

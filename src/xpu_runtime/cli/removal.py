@@ -19,7 +19,7 @@ from xpu_runtime.doctor import docker_flags, podman_containers
 from xpu_runtime.doctor.areas import docker as running_docker
 from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine
 from xpu_runtime.errors import ConfigError, XpuError
-from xpu_runtime.ledger import survivors, waiting
+from xpu_runtime.ledger import cgroup_records, waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux import files, proc
@@ -202,7 +202,7 @@ def _living(path: str) -> list[Grant]:
     waiting.allow(_WAIT_S)
     try:
         with Ledger(path) as ledger:
-            return [grant for grant in ledger.grants() if survivors.has_processes(grant)]
+            return [grant for grant in ledger.grants() if cgroup_records.has_processes(grant)]
     except XpuError as error:
         _say(f"which containers hold slices is not known: {error}", err=True)
         return []

@@ -20,7 +20,7 @@ from xpu_runtime.ledger.vocabulary import CODES
 from xpu_runtime.limits import registry, sharing
 from xpu_runtime.limits.registry import NONE
 from xpu_runtime.limits.resize import Wanted, resize
-from xpu_runtime.observe import asking, containers, names
+from xpu_runtime.observe import containers, driver_questions, names
 from xpu_runtime.request.request import PRIORITIES, SCHEDS
 from xpu_runtime.request.units import Memory, NearMiss, parse_cores, parse_memory
 from xpu_runtime.vendors.inventory import Inventory, begins
@@ -101,8 +101,8 @@ def set(
     wanted = Wanted(amount, percentage, sched, priority)
     containers.require_known_processes()
     grant, positions = _slices(containers.named(container), device)
-    inventory = asking.inventory(config)
-    usage = None if force else asking.usage(inventory, [grant])
+    inventory = driver_questions.inventory(config)
+    usage = None if force else driver_questions.usage(inventory, [grant])
     try:
         after = resize(
             inventory,
@@ -164,8 +164,8 @@ def _tell(
     inventory: Inventory, grant: Grant, positions: tuple[int, ...], wanted: Wanted, as_json: bool
 ) -> None:
     if as_json:
-        usage, beyond = asking.usage_and_unaccounted(inventory, [grant])
-        shares = asking.shares(inventory, [grant])
+        usage, beyond = driver_questions.usage_and_unaccounted(inventory, [grant])
+        shares = driver_questions.shares(inventory, [grant])
         known = names.of([grant])
         print_json(
             [

@@ -16,7 +16,7 @@ from xpu_runtime import paths
 from xpu_runtime.cli.terminal.table import json_option, print_json, print_table
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.observe import asking
+from xpu_runtime.observe import driver_questions
 from xpu_runtime.vendors import discovery
 
 
@@ -96,7 +96,7 @@ def _renew_cdi() -> None:
     """Has the CDI file name the devices that are there now, where there is such a file."""
     if os.path.exists(paths.cdi_file()):
         try:
-            discovery.renew_cdi(asking.refreshed_inventory(load()))
+            discovery.renew_cdi(driver_questions.refreshed_inventory(load()))
         except XpuError as error:
             click.echo(f"xpu: {paths.cdi_file()} is as it was: {error}", err=True)
 

@@ -75,7 +75,7 @@ class Pod(Value):
     namespace: str = ""
     name: str = ""
     #: The part of the API's object with its request.
-    asking: Mapping[str, Any] = {}
+    requests: Mapping[str, Any] = {}
     #: The id of the key that its assignment names; "": it has none.
     key: str = ""
 
@@ -87,7 +87,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     if not node or not _asks(spec):
         return None
     # Only this part is kept of up to ten thousand pods.
-    asking = {
+    requests = {
         "metadata": {"annotations": {COUNT: annotations[COUNT]} if COUNT in annotations else {}},
         "spec": {
             kind: [
@@ -99,7 +99,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     }
     uid, namespace, name = (str(metadata.get(key)) for key in ("uid", "namespace", "name"))
     key = assignment.key_id(str(annotations.get(assignment.ANNOTATION) or ""))
-    return Pod(uid, node, namespace, name, asking, key)
+    return Pod(uid, node, namespace, name, requests, key)
 
 
 def _asks(spec: Mapping[str, Any]) -> bool:
@@ -193,7 +193,7 @@ def _counted(pod: Pod, told: Told) -> objects.Pod | None:
     with contextlib.suppress(DemandError):
         # A plugin of a newer version may name others.
         aliases = tuple(alias for alias in told.aliases if alias in ALIASES)
-        demand = Resources(told.memory_unit, aliases).of_pod(pod.asking)
+        demand = Resources(told.memory_unit, aliases).of_pod(pod.requests)
     if demand.is_empty:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))

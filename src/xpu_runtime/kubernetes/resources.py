@@ -14,7 +14,7 @@ from xpu_runtime.errors import XpuError, did_you_mean
 from xpu_runtime.placement.demand import Demand, PodDemand
 from xpu_runtime.request.assignment import ANNOTATION
 from xpu_runtime.request.parse import ANNOTATION_PREFIX
-from xpu_runtime.request.pod import beside_limits
+from xpu_runtime.request.pod import amounts_outside_limits
 from xpu_runtime.request.request import VARIABLES
 from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
@@ -143,7 +143,7 @@ class Resources(Value):
                 str(each.get("name")): str(each.get("value", "(valueFrom)"))
                 for each in container.get("env") or ()
             }
-            if problems := beside_limits(variables, annotations):
+            if problems := amounts_outside_limits(variables, annotations):
                 raise DemandError(problems[0])
         return demand
 

@@ -275,7 +275,7 @@ def _unused(db: Any) -> list[tuple[str, Reserved]]:
     return found
 
 
-def beside_own(db: Any, uses: Mapping[str, Use], uid: str) -> dict[str, Use]:
+def use_by_others(db: Any, uses: Mapping[str, Use], uid: str) -> dict[str, Use]:
     """The use of each device in the view of a container of the pod `uid`: the shares of other pods, and the
     slices of the pod's other containers."""
     found = add(db, uses, uid)

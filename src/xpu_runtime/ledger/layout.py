@@ -1,7 +1,7 @@
 """The ledger's tables, and their checks at each opening.
 
 A ledger that is missing, empty, or not the file that was made on this boot does not mean that nothing is
-granted: it is filled from the containers that run (survivors.py) before a grant can be made from it. Its
+granted: it is filled from the containers that run (cgroup_records.py) before a grant can be made from it. Its
 process ids are valid in one PID namespace only, so it also records that namespace. Knows SQL and the file;
 store.py uses the rows.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.grants import Grant, Slice, Use
 from xpu_runtime.ledger.sqlite import rows_if_any, sqlite
 from xpu_runtime.ledger.waiting import LedgerError
@@ -158,10 +158,10 @@ def make(db: Any, path: str, own: Mark) -> None:
             db.execute(statement)
     elif _has_grants(db):
         namespace = found.pid_namespace
-    for grant in survivors.running(path, namespace):
+    for grant in cgroup_records.running(path, namespace):
         delete(db, grant.id)
         insert(db, grant)
-        names, of_pod = survivors.counts_to(grant)
+        names, of_pod = cgroup_records.counts_to(grant)
         if names:
             from xpu_runtime.ledger.quotas import count
 
@@ -249,5 +249,5 @@ def require_own(db: Any, path: str, own: Mark) -> None:
         return
     if _has_grants(db):
         theirs = found.pid_namespace if found else 0
-        raise survivors.foreign(f"the ledger {path} belongs to", theirs, own.pid_namespace, path)
+        raise cgroup_records.foreign(f"the ledger {path} belongs to", theirs, own.pid_namespace, path)
     make(db, path, own)

@@ -60,7 +60,7 @@ class PodLedger(Ledger):
         """The use of each device in the view of a container of the pod `uid`: without its pod's
         reservation."""
         with LedgerErrors(self.path, "read"):
-            return allocations.beside_own(self._db, layout.granted(self._db), uid)
+            return allocations.use_by_others(self._db, layout.granted(self._db), uid)
 
     # Changing
 

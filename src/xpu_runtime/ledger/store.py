@@ -15,7 +15,7 @@ import os
 import time
 
 from xpu_runtime import paths
-from xpu_runtime.ledger import database, events, layout, survivors, waiting
+from xpu_runtime.ledger import cgroup_records, database, events, layout, waiting
 from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.sqlite import sqlite
 from xpu_runtime.ledger.waiting import LedgerError, LedgerErrors, Transaction
@@ -241,7 +241,7 @@ class Ledger:
                 if not proc.is_alive(grant.pid, grant.start_time):
                     # An earlier run of this container had it. The processes in its cgroup now are those of
                     # this new grant.
-                    survivors.forget(grant)
+                    cgroup_records.forget(grant)
                     self._delete([grant], events.REAPED)
                     dead.append(grant)
             if of_pod is not None:
@@ -278,7 +278,7 @@ class Ledger:
             for grant in self._load("WHERE id = ?", (number,)):
                 if grant.container_id != wanted.container_id and proc.awaits_start(grant.pid):
                     proc.kill(grant.pid, grant.start_time)
-                    survivors.forget(grant)
+                    cgroup_records.forget(grant)
                     found.append(grant)
         self._delete(found, events.REAPED)
         return found
@@ -382,7 +382,7 @@ class Ledger:
         found = [grant for number in dead for grant in self._load("WHERE id = ?", (number,))]
         for grant in found:
             if grant.cgroup:  # it may be left over, or made again for the container's next run
-                survivors.forget(grant)
+                cgroup_records.forget(grant)
         self._delete(found, events.REAPED)
         return found
 

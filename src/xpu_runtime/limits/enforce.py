@@ -90,7 +90,7 @@ def clear(inventory: Inventory | None, grants: list[Grant], starting: Grant | No
             for backend in registry.known(grant.slices):
                 try:
                     if backend.must_lift(grant):
-                        backend.lift(inventory, grant, _never if earlier else _lives_again(grant))
+                        backend.lift(inventory, grant, _never if earlier else _has_restarted(grant))
                 except XpuError as error:
                     failed = error
         from xpu_runtime.limits import folders
@@ -108,7 +108,7 @@ def _never() -> bool:
     return False
 
 
-def _lives_again(grant: Grant) -> Callable[[], bool]:
+def _has_restarted(grant: Grant) -> Callable[[], bool]:
     """Asks whether the grant's cgroup is that of the container's next life by now."""
 
     def asked() -> bool:

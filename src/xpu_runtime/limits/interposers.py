@@ -114,7 +114,7 @@ class _InImage(InImage):
         if self._newer is None:
             return entries
         # Its parts are of its own version, and are asked for by the names that the driver's have.
-        folder, names = os.path.dirname(self._newer), beside(self._search, self._newer)
+        folder, names = os.path.dirname(self._newer), _parts_of(self._search, self._newer)
         kept = [entry for entry in entries if entry.soname not in names]
         return [*kept, *(ldcache.Entry(name, f"{folder}/{name}", _FLAGS) for name in names)]
 
@@ -162,7 +162,7 @@ def newer_cuda(search: loader.Search, inventory: Inventory, slices: tuple[Slice,
     return newest[0] if newest and major.isdecimal() and newest[1][0] > int(major) else None
 
 
-def beside(search: loader.Search, path: str) -> list[str]:
+def _parts_of(search: loader.Search, path: str) -> list[str]:
     """The other libraries in the folder of a libcuda of the image's, which go with it."""
     names = search.names(os.path.dirname(path))
     return [name for name in names if ".so." in name and not name.startswith(interposed.INTERPOSED)][:_PARTS]

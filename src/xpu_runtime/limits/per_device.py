@@ -88,7 +88,7 @@ def needed(grants: Iterable[Grant]) -> set[Kept]:
     return {each for grant in grants for each in _named(grant)}
 
 
-def sweep() -> None:
+def end_all_unused() -> None:
     """Ends all that no grant needs."""
     for kept in left():
         _end(kept)

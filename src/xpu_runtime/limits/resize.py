@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 
 from xpu_runtime import paths
 from xpu_runtime.errors import ApplyError, DeviceError, XpuError
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Slice, Use
 from xpu_runtime.ledger.refusal import Refusal, Refused
 from xpu_runtime.ledger.store import Ledger
@@ -192,7 +192,7 @@ def _carry_out(ledger: Ledger, number: int, change: _Resize, dead: list[Grant]) 
         raise
     if after is None:
         return None
-    survivors.renew(after, ledger.path)  # before more than it said until now is in force
+    cgroup_records.renew(after, ledger.path)  # before more than it said until now is in force
     try:
         change.raise_limits()
     except XpuError as error:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TypedDict
 
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.allocations import Reserved
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
@@ -80,7 +80,7 @@ def state(grant: Grant) -> str:
 
 def is_alive(grant: Grant) -> bool:
     """Whether the grant's container still has a process."""
-    return survivors.has_processes(grant)
+    return cgroup_records.has_processes(grant)
 
 
 def problems(grant: Grant) -> list[str]:

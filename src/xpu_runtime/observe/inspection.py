@@ -15,7 +15,7 @@ from xpu_runtime.limits import registry, unaccounted, unaccounted_time
 from xpu_runtime.limits.backend import Detail
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.usage import Usage
-from xpu_runtime.observe import asking, containers, names
+from xpu_runtime.observe import containers, driver_questions, names
 from xpu_runtime.observe.containers import SliceJson
 from xpu_runtime.observe.names import Names
 from xpu_runtime.request import quotas
@@ -151,9 +151,9 @@ def inspect(
     grants: list[Grant], config: Config, inventory: Inventory
 ) -> tuple[InspectionJson, list[list[Detail]]]:
     """The container that has these grants, and the backends' facts about each grant."""
-    usage, beyond = asking.usage_and_unaccounted(inventory, grants)
+    usage, beyond = driver_questions.usage_and_unaccounted(inventory, grants)
     problems: list[str] = unaccounted.warn(grants, beyond)
-    shares = asking.shares(inventory, grants)
+    shares = driver_questions.shares(inventory, grants)
     problems += unaccounted_time.warn(grants, shares)
     known = names.of(grants)
     details = [_details(grant) for grant in grants]

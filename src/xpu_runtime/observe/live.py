@@ -18,7 +18,7 @@ from xpu_runtime.limits import registry as backends
 from xpu_runtime.limits import sharing, unaccounted_time
 from xpu_runtime.limits.pages import Compute
 from xpu_runtime.limits.usage import Usage, processes
-from xpu_runtime.observe import agent_status, asking, containers, samples
+from xpu_runtime.observe import agent_status, containers, driver_questions, samples
 from xpu_runtime.observe.names import Names
 from xpu_runtime.observe.reading import Card, Reading, Row
 from xpu_runtime.value import Value
@@ -39,7 +39,9 @@ class Live:
         """XpuError where the configuration or the driver cannot be read. Without `names`, which take time
         where an engine hangs, rows have none. `may_hang`: the caller is given up where the driver hangs, so
         that no process of its own is needed for asking that."""
-        self._inventory: Inventory = discovery.load(load()) if may_hang else asking.inventory(load())
+        self._inventory: Inventory = (
+            discovery.load(load()) if may_hang else driver_questions.inventory(load())
+        )
         self._samples: samples.Samples | samples.InProcess
         if may_hang:
             self._samples = samples.InProcess(self._source)
@@ -89,7 +91,7 @@ class Live:
         agent = agent_status.ask()
         told = _told(agent)
         devices = self._inventory
-        usage = Usage(devices) if self._may_hang else asking.usage(devices, grants, _FIRST_S)
+        usage = Usage(devices) if self._may_hang else driver_questions.usage(devices, grants, _FIRST_S)
         by_card: dict[str, list[Row]] = {device.uuid: [] for device in self._inventory.devices}
         by_card.update((uuid, []) for uuid in uses if uuid not in by_card)
         for grant in grants:

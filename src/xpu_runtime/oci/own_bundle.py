@@ -40,7 +40,7 @@ def _top() -> str:
 def make(bundle: str, spec: Spec, caller: Caller) -> str:
     """Makes a bundle with this spec, kept by the caller's process; OSError, leaving nothing, if that
     fails."""
-    sweep()
+    remove_unused()
     real = os.path.realpath(bundle)
     top = _top()
     place = os.path.join(top, f"{proc.pid_namespace()}-{caller.pid}-{caller.start_time}")
@@ -151,7 +151,7 @@ def _try(call: Callable[[str], None], path: str) -> None:
         pass
 
 
-def sweep() -> None:
+def remove_unused() -> None:
     """Removes the bundles of ours that no process of this PID namespace keeps any more."""
     top = _top()
     for name in sorted({name.partition(".")[0] for name in _names(top)}):

@@ -91,7 +91,7 @@ def asks_by_pod(
         if not assigned.of(container.container):
             if not (config.kubernetes_require_assignment or ALLOCATED in environment):
                 return False, None
-            refuse(beside_limits(environment, annotations))
+            refuse(amounts_outside_limits(environment, annotations))
             if asked:
                 raise AssignmentError(
                     f"{asked[0]} asks for devices, and {container.label} was assigned none", _TODO
@@ -99,7 +99,7 @@ def asks_by_pod(
             return True, None
     elif not asked:
         return True, None
-    refuse(beside_limits(environment, annotations))
+    refuse(amounts_outside_limits(environment, annotations))
     about_cores = tuple(
         f"{name}={environment[name]}" for name in ("XPU_SCHED", "XPU_PRIORITY") if name in environment
     )
@@ -138,7 +138,7 @@ def _verified(text: str, container: PodContainer, config: Config) -> Assignment:
     return found
 
 
-def beside_limits(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
+def amounts_outside_limits(environment: dict[str, str], annotations: dict[str, str]) -> list[str]:
     """A problem for each amount that the container's author has set besides resources.limits."""
     found = [f"{name}={environment[name][:60]}" for name in AMOUNTS if name in environment]
     ours = of_containers(annotations)

@@ -29,13 +29,13 @@ class Slice:
             self.waits += waits
             if self.demand.see(self.used, self.waits, self.now):
                 self.reckoned += 1
-                self.demand.reckon(share, self.now)
+                self.demand.update(share, self.now)
 
     def wish_after(self, passed: int) -> Wish:
         """So much later, with nothing new in the page."""
         now = self.now + passed
         if self.demand.see(self.used, self.waits, now):
-            self.demand.reckon(3000, now)
+            self.demand.update(3000, now)
         return self.demand.wish
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.allocations import Allocation, Reserved
 from xpu_runtime.ledger.events import POD_RESERVED, POD_UNRESERVED, Part
 from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
@@ -238,8 +238,8 @@ def test_a_ledger_that_is_made_anew_has_no_reservations_and_knows_the_pods_of_gr
 ) -> None:
     enter(ledger, allocation(a=share(4, 30)))
     granted = run(ledger, "c1", share(4, 30), of=("u1", "a"))
-    monkeypatch.setattr(survivors, "running", lambda path, namespace: [granted])
-    monkeypatch.setattr(survivors, "counts_to", lambda grant: (["team"], ("u1", "a")))
+    monkeypatch.setattr(cgroup_records, "running", lambda path, namespace: [granted])
+    monkeypatch.setattr(cgroup_records, "counts_to", lambda grant: (["team"], ("u1", "a")))
     os.unlink(ledger.path)
     with PodLedger(ledger.path) as anew:
         assert anew.grants() == [granted] and anew.allocations() == []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
@@ -53,7 +53,7 @@ def running(path: str, cgroup: Path) -> Iterator[Grant]:
             with Ledger(path) as ledger:
                 granted, _ = ledger.grant(wanted, lambda uses: SLICES)
                 assert granted is not None
-                survivors.keep(granted, path, proc.this_process())
+                cgroup_records.keep(granted, path, proc.this_process())
             yield granted
         finally:
             process.kill()
@@ -72,26 +72,26 @@ def test_grants_of_running_containers_are_entered_again_as_they_were(path: str, 
 
 
 def test_the_pod_that_a_grant_is_of_is_recorded_beside_its_quotas(path: str, running: Grant) -> None:
-    survivors.keep(running, path, proc.this_process(), ["team-a"], ("uid-1", "main"))
-    assert survivors.counts_to(running) == (["team-a"], ("uid-1", "main"))
-    survivors.keep(running, path, proc.this_process(), [], ("uid-1", "main"))
-    assert survivors.counts_to(running) == ([], ("uid-1", "main"))
+    cgroup_records.keep(running, path, proc.this_process(), ["team-a"], ("uid-1", "main"))
+    assert cgroup_records.counts_to(running) == (["team-a"], ("uid-1", "main"))
+    cgroup_records.keep(running, path, proc.this_process(), [], ("uid-1", "main"))
+    assert cgroup_records.counts_to(running) == ([], ("uid-1", "main"))
     for content in (b"pod:,team-a", b"pod:/main,team-a", b"pod:uid-1/,team-a", b"team-a,\xff"):
         os.setxattr(running.cgroup, f"trusted.xpu-quotas.{running.id}", content)
-        assert survivors.counts_to(running)[1] is None
-    survivors.forget(running)
-    assert survivors.counts_to(running) == ([], None)
+        assert cgroup_records.counts_to(running)[1] is None
+    cgroup_records.forget(running)
+    assert cgroup_records.counts_to(running) == ([], None)
 
 
 def test_a_released_grant_leaves_no_record(path: str, running: Grant) -> None:
-    survivors.keep(running, path, proc.this_process(), ["team-a"])
-    assert survivors.counts_to(running) == (["team-a"], None)
-    survivors.forget(running)
+    cgroup_records.keep(running, path, proc.this_process(), ["team-a"])
+    assert cgroup_records.counts_to(running) == (["team-a"], None)
+    cgroup_records.forget(running)
     assert [name for name in os.listxattr(running.cgroup) if "xpu" in name] == []
 
 
 def test_grants_of_ended_containers_are_not_entered_again(path: str, running: Grant, cgroup: Path) -> None:
-    survivors.keep(running.replace(id=7, start_time=running.start_time - 1), path, proc.this_process())
+    cgroup_records.keep(running.replace(id=7, start_time=running.start_time - 1), path, proc.this_process())
     os.unlink(path)
     with Ledger(path) as ledger:
         # As long as anybody is in the cgroup, both may be meant.
@@ -113,7 +113,7 @@ def test_a_record_that_is_not_ours_is_passed_over(
     whole = os.getxattr(cgroup, f"trusted.xpu.{running.id}")
     for end in range(0, len(whole), 7):
         os.setxattr(cgroup, "trusted.xpu.9", whole[:end])
-        assert survivors.running(path, proc.pid_namespace()) == [running]
+        assert cgroup_records.running(path, proc.pid_namespace()) == [running]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_forged_slice_is_passed_over(
     record[4][0] = 8
     record[4][9][0][field] = value
     os.setxattr(cgroup, "trusted.xpu.8", json.dumps(record).encode())
-    assert survivors.running(path, proc.pid_namespace()) == [running]
+    assert cgroup_records.running(path, proc.pid_namespace()) == [running]
 
 
 @pytest.mark.parametrize("call", ["scandir", "listxattr", "getxattr"])
@@ -162,7 +162,7 @@ def test_a_ledger_is_not_made_anew_from_a_part_of_the_running_grants(
 
 def test_records_of_another_ledger_are_passed_over(path: str, running: Grant, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    assert survivors.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
+    assert cgroup_records.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
 
 
 def test_a_ledger_is_not_made_anew_if_another_version_has_started_running_containers(
@@ -179,7 +179,7 @@ def test_a_ledger_is_not_made_anew_if_another_version_has_started_running_contai
         pass
     # Another ledger's, or of a container that has ended.
     (tmp_path / "other").mkdir()
-    assert survivors.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
+    assert cgroup_records.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
     os.kill(running.pid, 9)
     while "populated 0" not in (cgroup / "cgroup.events").read_text():
         pass  # the test's own time limit ends this
@@ -203,13 +203,13 @@ def test_a_ledger_is_not_made_anew_if_running_containers_were_granted_elsewhere(
     record = json.loads(whole)
     record[2] += 1
     os.setxattr(cgroup, name, json.dumps(record).encode())
-    assert survivors.running(path, 1) == []
+    assert cgroup_records.running(path, 1) == []
     # Nothing is left of an ended container.
     os.setxattr(cgroup, name, whole)
     os.kill(running.pid, 9)
     while "populated 0" not in (cgroup / "cgroup.events").read_text():
         pass  # the test's own time limit ends this
-    assert survivors.running(path, 1) == []
+    assert cgroup_records.running(path, 1) == []
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_container_that_ends_meanwhile_is_no_error(
         raise OSError(number, "gone", folder)
 
     monkeypatch.setattr(os, call, gone)
-    assert survivors.running(path, proc.pid_namespace()) == []
+    assert cgroup_records.running(path, proc.pid_namespace()) == []
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_which_hierarchies_are_looked_through(
 ) -> None:
     there = cgroups.Hierarchy(version, controllers, "/", running.cgroup)
     monkeypatch.setattr(cgroups, "mounted", lambda: [there])
-    assert survivors.running(path, proc.pid_namespace()) == ([running] if found else [])
+    assert cgroup_records.running(path, proc.pid_namespace()) == ([running] if found else [])
 
 
 @pytest.mark.parametrize(("own", "written"), [("/engine", True), (None, True), ("same", False)])
@@ -260,10 +260,10 @@ def test_a_grant_is_not_recorded_on_the_granting_processs_cgroup(
     """Where no limit names a folder it is that of the container's process, if that has one of its own."""
     folders = {running.pid: str(cgroup), os.getpid(): str(cgroup) if own == "same" else own}
     monkeypatch.setattr(cgroups, "devices_folder_v1", folders.__getitem__)
-    survivors.forget(running)
-    survivors.keep(running.replace(cgroup=""), path, proc.this_process())
+    cgroup_records.forget(running)
+    cgroup_records.keep(running.replace(cgroup=""), path, proc.this_process())
     assert os.listxattr(cgroup) == [f"trusted.xpu.{running.id}"] * written
-    survivors.forget(running.replace(cgroup=""))
+    cgroup_records.forget(running.replace(cgroup=""))
     assert os.listxattr(cgroup) == []
 
 
@@ -271,12 +271,12 @@ def test_nothing_is_written_on_the_cgroup_in_which_a_dead_process_is(
     path: str, running: Grant, cgroup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On v1 that is the root, which always has processes: the grant would never end."""
-    survivors.forget(running)
+    cgroup_records.forget(running)
     os.kill(running.pid, 9)
     while proc.is_alive(running.pid, running.start_time):
         pass  # the test's own time limit ends this
     monkeypatch.setattr(cgroups, "devices_folder_v1", {running.pid: str(cgroup), os.getpid(): "/e"}.get)
-    survivors.keep(running.replace(cgroup=""), path, proc.this_process(), ["team-a"])
+    cgroup_records.keep(running.replace(cgroup=""), path, proc.this_process(), ["team-a"])
     assert os.listxattr(cgroup) == []
 
 
@@ -288,7 +288,7 @@ def test_a_ledger_that_was_away_for_a_while_learns_of_later_grants(
         wanted = running.replace(id=0, container_id="c2", bundle="/c")
         later, _ = ledger.grant(wanted, lambda uses: SLICES[:1])
         assert later is not None
-        survivors.keep(later, path, proc.this_process())
+        cgroup_records.keep(later, path, proc.this_process())
     os.replace(path + ".away", path)
     for _ in range(2):
         with Ledger(path) as ledger:
@@ -325,7 +325,7 @@ def test_running_containers_are_searched_once_for_each_new_ledger(
     lose(path)
     with Ledger(path) as ledger:
         assert ledger.grants() == [running]
-    survivors.keep(running.replace(id=8), path, proc.this_process())
+    cgroup_records.keep(running.replace(id=8), path, proc.this_process())
     with Ledger(path) as ledger:
         assert ledger.grants() == [running]
 
@@ -346,7 +346,7 @@ def test_the_grant_of_a_containers_earlier_life_leaves_no_record(
     with Ledger(path) as ledger:
         first, _ = ledger.grant(ended, lambda uses: ())
         assert first is not None
-        survivors.keep(first, path, proc.this_process())
+        cgroup_records.keep(first, path, proc.this_process())
         second, dead = ledger.grant(running.replace(id=0, container_id="c2"), lambda uses: ())
         assert second is not None
         assert dead == [first]
@@ -354,8 +354,8 @@ def test_the_grant_of_a_containers_earlier_life_leaves_no_record(
 
 
 def test_a_grant_that_was_given_up_is_not_written_any_more(path: str, running: Grant) -> None:
-    survivors.forget(running)
-    survivors.forget(running)
+    cgroup_records.forget(running)
+    cgroup_records.forget(running)
     os.unlink(path)
     with Ledger(path) as ledger:
         assert ledger.grants() == []

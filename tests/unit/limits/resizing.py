@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from support.paper import PaperChange
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import Transaction
@@ -44,7 +44,7 @@ _OURS = tuple(
         pages.OpenQuota.set_policy,
         pages.OpenQuota._store,
         PaperChange.set,
-        survivors.keep,
+        cgroup_records.keep,
     )
 )
 

@@ -80,20 +80,20 @@ def test_a_daemon_that_does_not_end_is_left_for_the_next_caller(keeper: Keeper) 
     release(book(grant("a")))
     assert per_device.left() == [("library", UUID), ("library", OTHER)]
     keeper.fails = False
-    per_device.sweep()
+    per_device.end_all_unused()
     assert (keeper.asked, per_device.left()) == ([UUID, UUID, OTHER], [])
 
 
-def test_a_sweep_leaves_what_a_container_needs(keeper: Keeper) -> None:
+def test_what_a_container_needs_is_not_ended(keeper: Keeper) -> None:
     book(grant("a"))
-    per_device.sweep()
+    per_device.end_all_unused()
     assert (keeper.asked, per_device.left()) == ([OTHER], [("library", UUID)])
 
 
 def test_a_newer_versions_state_is_left_to_it(keeper: Keeper) -> None:
     """As after a downgrade."""
     os.makedirs(per_device.of("newer", UUID))
-    per_device.sweep()
+    per_device.end_all_unused()
     assert (per_device.left(), sorted(keeper.asked)) == ([("newer", UUID)], [UUID, OTHER])
 
 

@@ -12,7 +12,7 @@ from xpu_runtime.agent import metrics_service
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.limits import sharing
 from xpu_runtime.linux import holders
 from xpu_runtime.observe import agent_status
@@ -40,7 +40,7 @@ def look(machine: Machine) -> Iterator[Finding]:
             yield finding.problem(_CHECK, text, f"see its log; to start it anew: {_RESTART}")
             return
         grants = [grant for grant in machine.grants or () if sharing.depends_on_others(grant)]
-        needing = [grant for grant in grants if survivors.has_processes(grant)]
+        needing = [grant for grant in grants if cgroup_records.has_processes(grant)]
         if needing:
             names = listed([grant.container_id[:12] for grant in needing])
             text = f"xpu agent does not run: burst, weight and priorities are caps alone for {names}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from xpu_runtime import finding
 from xpu_runtime.doctor.machine import Machine, plural
 from xpu_runtime.finding import Finding
-from xpu_runtime.ledger import survivors
+from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.grants import KINDS, Grant
 from xpu_runtime.limits import pages, per_device, registry
 
@@ -23,7 +23,9 @@ _RESTART = "start the container again"
 
 def look(machine: Machine) -> Iterator[Finding]:
     living = [
-        grant for grant in machine.grants or () if grant.state == "running" and survivors.has_processes(grant)
+        grant
+        for grant in machine.grants or ()
+        if grant.state == "running" and cgroup_records.has_processes(grant)
     ]
     yield from _unneeded(machine)
     wrong = [each for grant in living for each in (*_devices(machine, grant), *_backends(grant))]

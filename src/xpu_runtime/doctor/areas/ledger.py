@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from xpu_runtime import finding, paths
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
-from xpu_runtime.ledger import layout, survivors, waiting
+from xpu_runtime.ledger import cgroup_records, layout, waiting
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.pod_ledger import PodLedger
@@ -106,7 +106,7 @@ def _damage(path: str) -> str:
 def of_grants(path: str, grants: list[Grant], pods: int = 0) -> Iterator[Finding]:
     """Findings about grants of the ledger at `path`, which has allocations of so many pods, that do not match
     the running containers."""
-    dead = [grant for grant in grants if not survivors.has_processes(grant)]
+    dead = [grant for grant in grants if not cgroup_records.has_processes(grant)]
     living = [grant for grant in grants if grant not in dead]
     if dead:
         names = listed([_name(grant) for grant in dead])
@@ -135,7 +135,7 @@ def of_pods_containers(
 ) -> Iterator[Finding]:
     """Findings about slices of pods' containers that nobody can use, and about slices beyond their pod's
     allocation. `of_pods`: the pod's UID and the container's name, by the number of its grant."""
-    living = [grant for grant in grants if grant.id in of_pods and survivors.has_processes(grant)]
+    living = [grant for grant in grants if grant.id in of_pods and cgroup_records.has_processes(grant)]
     labels = {each.uid: each.label for each in allocations}
     for grant in living:
         age = time.time() - grant.created
@@ -171,7 +171,7 @@ def _beyond(allocation: Allocation, grants: list[Grant]) -> Iterator[Finding]:
 def _unknown(path: str, grants: list[Grant]) -> list[Grant]:
     """Containers that run with a slice and are not among them."""
     known = {grant.id for grant in grants}
-    return [each for each in survivors.running(path, proc.pid_namespace()) if each.id not in known]
+    return [each for each in cgroup_records.running(path, proc.pid_namespace()) if each.id not in known]
 
 
 def _name(grant: Grant) -> str:

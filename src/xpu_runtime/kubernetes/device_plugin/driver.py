@@ -14,7 +14,7 @@ from xpu_runtime import granting
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
-from xpu_runtime.ledger import survivors, waiting
+from xpu_runtime.ledger import cgroup_records, waiting
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.linux.bounded import Asked
 from xpu_runtime.vendors import discovery
@@ -81,5 +81,5 @@ def _reap(config: Config) -> None:
     waiting.allow(_LEDGER_S)
     with Ledger(as_is=True) as ledger:
         grants = ledger.grants()
-    if not all(map(survivors.has_processes, grants)):
+    if not all(map(cgroup_records.has_processes, grants)):
         granting.reap(config)

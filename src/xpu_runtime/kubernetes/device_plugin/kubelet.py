@@ -249,7 +249,7 @@ class Registrations:
             each.stop()
 
 
-def sweep(folder: str) -> None:
+def remove_sockets(folder: str) -> None:
     """Removes an earlier plugin's sockets. Call it only when no other plugin runs."""
     for name in _names(folder):
         path = os.path.join(folder, name)

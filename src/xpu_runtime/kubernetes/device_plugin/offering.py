@@ -160,9 +160,9 @@ class Offering:
             self._tell("kubelet", str(error))
 
     def _offer(self) -> None:
-        ids, asking = self._pod_resources.last, self._pods.asking()
+        ids, requesting = self._pod_resources.last, self._pods.requesting()
         # Before the API has answered no pod is known, and all IDs in use count.
-        active = asking if self._pods.is_listed else None
+        active = requesting if self._pods.is_listed else None
         faulty = {card.uuid for card in self.cards if card.fault}
         sick = [name for each in self.taken.allocations.values() for name in _containers_on(faulty, each)]
         for resource, served in self._served.items():

@@ -135,7 +135,7 @@ class Plugin:
         if self._settings.metrics is not None:
             server = metrics.server(self._settings.metrics, self._metrics, self.problem)
             self._own_threads.start(server.run, "metrics")
-        kubelet.sweep(self._settings.plugins)
+        kubelet.remove_sockets(self._settings.plugins)
         _keep_small()
         sys.setswitchinterval(_SWITCH_S)
         for run in (self._look, self._reconcile_pods, self._watch, self._reports.run):

@@ -352,7 +352,7 @@ class Pods:
 
     # For others
 
-    def asking(self) -> dict[tuple[str, str], PodOnNode]:
+    def requesting(self) -> dict[tuple[str, str], PodOnNode]:
         """The pods that ask for devices and have not ended, by namespace and name."""
         with self._lock:
             return {(each.pod.namespace, each.pod.name): each.pod for each in self._states.values()}

@@ -323,7 +323,7 @@ class Cluster:
         """Seconds since the last question about, or bind of, a group whose held places would make room for
         this pod; None: they would not. The group of `of` is left out."""
         with self._lock:
-            held = self._state.given_away(of)
+            held = self._state.preemptible(of)
             if not held or not self._state.fits_without(held, names, shape, most):
                 return None
             groups = {hold.group for hold in map(self._state.hold_of, held) if hold is not None}
@@ -332,7 +332,7 @@ class Cluster:
     def give_away(self, of: Member | None) -> None:
         """Gives away the held places that `to_give_away` counts, unless their group has bound since."""
         with self._lock:
-            for uid in self._state.given_away(of):
+            for uid in self._state.preemptible(of):
                 self._state.forget(uid)
 
     def assume(self, pod: Pod, name: str, until: float) -> Assumed | Decided | None:

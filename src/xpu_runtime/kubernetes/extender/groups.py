@@ -22,7 +22,7 @@ The ends of a held place, and the function of Cluster (cluster.py) for each:
 - for a member that has failed, as far as is known, AGAIN_S after the last question about its group or the
   last bind, and with Coscheduling VAIN_S where tries of the group come to nothing: `expire`, and `ask` of any
   member, by `Groups.is_over`.
-- for such a member, another pod that needs the place: `give_away`, by `Groups.is_given_away`.
+- for such a member, another pod that needs the place: `give_away`, by `Groups.is_preemptible`.
 
 A failure alone ends no place. When kube-scheduler gives a member up, it says so by the pod's condition
 PodScheduled. That may come after the member's next question already, and is not written a second time in the
@@ -160,7 +160,7 @@ class Groups:
                 each.bound.remove(uid)
                 each.is_vain = not each.bound
 
-    def is_given_away(self, of: Member, now: float) -> bool:
+    def is_preemptible(self, of: Member, now: float) -> bool:
         """Whether another pod that needs the member's place gets it, as long as no bind comes."""
         found = self._tries.get(of.group)
         is_at_end = of.is_at_once and (found is None or not found.bound)

@@ -59,14 +59,14 @@ class State:
         assumed = self.assumed.get(uid)
         return assumed.hold if assumed is not None else None
 
-    def given_away(self, of: Member | None) -> dict[str, str]:
+    def preemptible(self, of: Member | None) -> dict[str, str]:
         """By UID the nodes of pods whose place may be given away, without the group of `of`."""
         now = self._clock()
         held = ((uid, each.node, each.hold) for uid, each in self.assumed.items() if each.hold is not None)
         return {
             uid: node
             for uid, node, hold in held
-            if (of is None or hold.group != of.group) and self.groups.is_given_away(hold, now)
+            if (of is None or hold.group != of.group) and self.groups.is_preemptible(hold, now)
         }
 
     def fits_without(

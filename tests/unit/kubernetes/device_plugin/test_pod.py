@@ -246,7 +246,7 @@ def test_a_pod_that_claims_to_be_a_static_pod_neither_replaces_nor_ends_it(
     pods.take(Change("deleted", (forger,)))
     pods.reconcile(reserved(STATIC))
     assert deallocated == []
-    assert set(pods.asking()) == {("ns", "p")}
+    assert set(pods.requesting()) == {("ns", "p")}
 
 
 def test_a_forgers_reservation_goes_with_the_forger(pods: Pods, deallocated: list[str]) -> None:
@@ -257,7 +257,7 @@ def test_a_forgers_reservation_goes_with_the_forger(pods: Pods, deallocated: lis
     pods.take(Change("deleted", (forger,)))
     pods.reconcile(reserved(STATIC))
     assert deallocated == [STATIC]
-    assert set(pods.asking()) == {("ns", "real")}
+    assert set(pods.requesting()) == {("ns", "real")}
 
 
 def test_a_pod_that_we_fail_on_is_refused_and_no_other(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,11 +320,11 @@ def test_a_late_reading_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:
     pods.take(Change("deleted", (one,)))
     pods.take(listed())  # and the deletion of the other was not reported
     pods.ensure_all(lambda _: [one, other], time.monotonic() + 20)
-    assert pods.asking() == {}
+    assert pods.requesting() == {}
     # The watch is right, even if it reported something else before.
     pods.take(Change("changed", (one,)))
     pods.ensure_all(lambda _: [one], time.monotonic() + 20)
-    assert set(pods.asking()) == {("ns", "p")}
+    assert set(pods.requesting()) == {("ns", "p")}
 
 
 def test_while_the_api_server_is_away_only_known_pods_start(pods: Pods) -> None:

@@ -152,11 +152,11 @@ def test_sockets_of_a_plugin_that_was_killed_are_removed_and_no_others(there: Ku
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(there.plugins / name))
     (there.plugins / f"{kubelet._PREFIX}notes").write_text("")
-    kubelet.sweep(str(there.plugins))
+    kubelet.remove_sockets(str(there.plugins))
     assert {each.name for each in there.plugins.iterdir()} == {
         "kubelet.sock", "nvidia.sock", f"{kubelet._PREFIX}notes",
     }  # fmt: skip
-    kubelet.sweep(str(there.plugins / "none"))  # no kubelet yet
+    kubelet.remove_sockets(str(there.plugins / "none"))  # no kubelet yet
 
 
 def test_given_ids_stay_known_while_the_kubelet_does_not_answer(there: Kubelet) -> None:

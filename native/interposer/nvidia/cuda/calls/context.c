@@ -225,7 +225,7 @@ static void has_ended(const struct ending *ending, bool has) {
 }
 
 static void end_all(struct ending *ending) {
-    xpu_table_sweep(ends, ending, end_entry);
+    xpu_table_remove_if(ends, ending, end_entry);
     if (ending->device >= 0)
         xpu_shrunk(ending->device, ending->taken,
                    __atomic_load_n(&counts[ending->device], __ATOMIC_RELAXED) <= 0);

@@ -173,8 +173,8 @@ static bool take_chosen(struct shard *shard, bool (*which)(const struct xpu_entr
     return taken;
 }
 
-void xpu_table_sweep(bool (*which)(const struct xpu_entry *, void *), void *data,
-                     void (*each)(const struct xpu_entry *, void *)) {
+void xpu_table_remove_if(bool (*which)(const struct xpu_entry *, void *), void *data,
+                         void (*each)(const struct xpu_entry *, void *)) {
     struct xpu_entry entry;
     for (int i = 0; i < SHARDS; i++)
         while (take_chosen(&shards[i], which, data, &entry))

@@ -55,8 +55,8 @@ bool xpu_table_take(enum xpu_space space, uint64_t key, uint64_t serial, struct 
 bool xpu_table_change(enum xpu_space space, uint64_t key, bool (*change)(struct xpu_entry *, void *),
                       void *data, struct xpu_entry *entry);
 /* Takes out, one after another, the entries that `which` chooses (under a lock), and hands each to `each`. */
-void xpu_table_sweep(bool (*which)(const struct xpu_entry *, void *), void *data,
-                     void (*each)(const struct xpu_entry *, void *));
+void xpu_table_remove_if(bool (*which)(const struct xpu_entry *, void *), void *data,
+                         void (*each)(const struct xpu_entry *, void *));
 /* The last serial given: entries made from now on have greater ones. */
 uint64_t xpu_table_serial(void);
 

@@ -1,5 +1,5 @@
 /*
- * The turns on a unit: the ring of contexts with commands.
+ * The time slices of a unit: the ring of contexts with commands.
  */
 #define _GNU_SOURCE
 #include "state.h"
@@ -18,7 +18,7 @@ void context_join(struct context *context) {
     context->in_ring = true;
 }
 
-bool share_turn(const struct context *one, const struct context *other) {
+bool share_time_slice(const struct context *one, const struct context *other) {
     return one == other || (one->client->mps.server && one->client->mps.server == other->client->mps.server);
 }
 
@@ -26,26 +26,26 @@ struct context *companion(struct context *from) {
     if (!from->client->mps.server)
         return NULL;
     for (struct context *other = from->next; other != from; other = other->next)
-        if (share_turn(from, other))
+        if (share_time_slice(from, other))
             return other;
     return NULL;
 }
 
-bool stands_for_turn(struct context *context) {
+bool leads_time_slice(struct context *context) {
     if (context->client->mps.server)
         for (const struct context *other = context->next; other != context; other = other->next)
-            if (share_turn(context, other) && other->self.serial < context->self.serial)
+            if (share_time_slice(context, other) && other->self.serial < context->self.serial)
                 return false;
     return true;
 }
 
-uint32_t turn_of(const struct context *context) {
+uint32_t time_slice_of(const struct context *context) {
     const struct client *server = context->client->mps.server;
     return server ? (uint32_t)server->mps.key | 1u << 31 : context->self.serial;
 }
 
-void pass_turn(struct unit *unit) {
-    unit->last = turn_of(unit->running);
+void end_time_slice(struct unit *unit) {
+    unit->last = time_slice_of(unit->running);
     unit->ring = unit->running->next;
     unit->running = NULL;
     unit->switch_left = 0;
@@ -60,7 +60,7 @@ void context_leave(struct context *context) {
         if (other)
             unit->running = other;
         else
-            pass_turn(unit);
+            end_time_slice(unit);
     }
     if (unit->ring == context)
         unit->ring = context->next == context ? NULL : context->next;

@@ -19,7 +19,7 @@ from xpu_runtime.linux.child import end_with, keep_only
 AGAIN_S = 10.0
 
 
-class Beside:
+class SideProcess:
     """One process; only the holder of the agent's lock makes one. `what` is its name in the log."""
 
     def __init__(

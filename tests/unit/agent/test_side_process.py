@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.agent import beside
+from xpu_runtime.agent import side_process
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "AGAIN_S", 0.0)
+    monkeypatch.setattr(side_process, "AGAIN_S", 0.0)
 
 
 def _wait_for(path: Path, lines: int) -> list[int]:
@@ -27,7 +27,7 @@ def _wait_for(path: Path, lines: int) -> list[int]:
     return [int(line) for line in path.read_text().split()]
 
 
-def _end_of(process: beside.Beside, told: list[str], text: str) -> None:
+def _end_of(process: side_process.SideProcess, told: list[str], text: str) -> None:
     end = time.monotonic() + 30
     while not any(text in line for line in told):
         assert time.monotonic() < end, told
@@ -43,7 +43,7 @@ def test_an_ended_process_is_started_again_and_close_ends_it(tmp_path: Path) -> 
             file.write(f"{os.getpid()}\n")
         signal.pause()
 
-    process = beside.Beside("what is tried", 0, live, "tried.sock", told.append)
+    process = side_process.SideProcess("what is tried", 0, live, "tried.sock", told.append)
     process.look()
     (first,) = _wait_for(lives, 1)
     process.look()
@@ -72,7 +72,7 @@ def test_where_no_process_can_be_started_it_is_tried_again(
         lives.write_text(f"{os.getpid()}\n")
 
     monkeypatch.setattr(os, "fork", fail_first)
-    process = beside.Beside("what is tried", 0, live, "s", told.append)
+    process = side_process.SideProcess("what is tried", 0, live, "s", told.append)
     for _ in range(3):
         process.look()
     _wait_for(lives, 1)
@@ -91,7 +91,7 @@ def test_a_failing_process_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     def say(text: str) -> None:
         os.write(2, text.encode() + b"\n")
 
-    process = beside.Beside("what is tried", 0, fail, "s", say)
+    process = side_process.SideProcess("what is tried", 0, fail, "s", say)
     process.look()
     os.waitpid(process._child, 0)
     assert "what is tried has failed: ValueError('of no use')" in capfd.readouterr().err
@@ -107,7 +107,7 @@ def test_a_process_without_a_socket_is_started_again(tmp_path: Path, monkeypatch
             file.write(f"{os.getpid()}\n")
         signal.pause()
 
-    process = beside.Beside("what is tried", 0, live, socket.name, told.append)
+    process = side_process.SideProcess("what is tried", 0, live, socket.name, told.append)
     process.look()
     _wait_for(lives, 1)
     socket.touch()
