@@ -47,7 +47,8 @@ PROTECTS = {
     "tests/kubernetes": (
         *("packaging/kubernetes", "src/xpu_runtime/kubernetes"),
         *("src/xpu_runtime/ledger", "src/xpu_runtime/placement", "src/xpu_runtime/allocating.py"),
-        *("src/xpu_runtime/request", "src/xpu_runtime/engines/containerd"),
+        "src/xpu_runtime/request",
+        *(f"src/xpu_runtime/engines/{each}" for each in ("__init__.py", "_blocks.py", "containerd")),
     ),
     "tests/packages": (
         *_PACKAGES,

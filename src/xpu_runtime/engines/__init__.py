@@ -7,6 +7,8 @@ textfile.py, below this layer, reads and writes.
 from __future__ import annotations
 
 import importlib
+import shutil
+import subprocess
 from typing import Any, Protocol, cast
 
 from xpu_runtime import registered
@@ -48,6 +50,24 @@ class Engine(Protocol):
 def engine(name: str) -> Engine:
     """The engine with this name, one of ENGINES."""
     return cast(Engine, importlib.import_module(f"xpu_runtime.engines.{name}"))
+
+
+def installed_version(program: str) -> tuple[int, int] | None:
+    """The major and minor version of the program on PATH. None if there is no program, or if it prints no
+    version.
+
+    This takes as long as that program, up to 10 seconds: callers pass the result on.
+    """
+    path = shutil.which(program)
+    try:
+        done = subprocess.run([path or "", "--version"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    for word in done.stdout.split():
+        parts = word.removeprefix("v").split(".")
+        if len(parts) >= 3 and parts[0].isdigit() and parts[1].isdigit():
+            return int(parts[0]), int(parts[1])
+    return None
 
 
 def unconfigure(known: Engine, file: TextFile, is_needed: bool = False) -> tuple[Edit, ...]:

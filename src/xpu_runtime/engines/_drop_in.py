@@ -3,8 +3,7 @@
 These engines read the main file, then the files of the folder in the order of their names. A later value
 counts.
 
-Our tables are a block of the file (containerd/blocks.py), so other content of the file stays. Nothing is
-written here.
+Our tables are a block of the file (_blocks.py), so other content of the file stays. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -15,57 +14,95 @@ from collections.abc import Sequence
 from typing import Any
 
 from xpu_runtime import textfile
-from xpu_runtime.engines import RUNTIME_NAME
-from xpu_runtime.engines.containerd import blocks
-from xpu_runtime.engines.containerd.blocks import Path
+from xpu_runtime.engines import RUNTIME_NAME, _blocks
+from xpu_runtime.engines._blocks import Path
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
 from xpu_runtime.value import Value
 
 
-class Format(Value):
-    """The keys of the runtimes and of the default one; the main file's name, above the folder; files that the
-    engine reads before that."""
+class DropIn(Value):
+    """Our file in such a folder, with the functions of an `Engine` that do not depend on the tables' content.
+
+    `runtime`, `default`: the keys of our runtime and of the default one. `main`: the main file's name, above
+    the folder. `before`: files that the engine reads before that."""
 
     runtime: Path
     default: Path
     main: str
     before: tuple[str, ...] = ()
 
+    def configure(self, file: TextFile, wanted: dict[str, Any], set_as_default: bool) -> tuple[Edit, ...]:
+        """The file with the tables `wanted`. ConfigError if it is malformed, if it has these tables already,
+        or if the engine would take others."""
+        data = _blocks.parse(file.path, file.text)
+        others = [each for each in self.files(file) if each.path != file.path]
+        notes = []
+        if set_as_default or _value(data, self.default) == RUNTIME_NAME:
+            _blocks.below(file.path, wanted, self.default[:-1], make=True)[self.default[-1]] = RUNTIME_NAME
+        text = _with(file, data, wanted)
+        becoming = _blocks.parse(file.path, text)
+        for keys in (self.runtime, self.default):
+            ours = _value(becoming, keys)
+            where, value = _last(others, keys)
+            if ours is None or value in (None, ours):
+                continue
+            name = ".".join(keys)
+            if _is_later(where, file):
+                raise ConfigError(
+                    f"{where} is read after {file.path}, and has another {name}",
+                    "take it out there; nothing was changed",
+                )
+            notes.append(f"{where} has another {name}; ours stands over it until unconfigure")
+        return (Edit(file, text, tuple(notes)),)
 
-def configure(form: Format, file: TextFile, wanted: dict[str, Any], set_as_default: bool) -> tuple[Edit, ...]:
-    """The file with the tables `wanted`. ConfigError if it is malformed, if it has these tables already, or
-    if the engine would take others."""
-    data = blocks.parse(file.path, file.text)
-    others = [each for each in files(form, file) if each.path != file.path]
-    notes = []
-    if set_as_default or _value(data, form.default) == RUNTIME_NAME:
-        blocks.below(file.path, wanted, form.default[:-1], make=True)[form.default[-1]] = RUNTIME_NAME
-    text = _with(file, data, wanted)
-    becoming = blocks.parse(file.path, text)
-    for keys in (form.runtime, form.default):
-        ours = _value(becoming, keys)
-        where, value = _last(others, keys)
-        if ours is None or value in (None, ours):
-            continue
-        name = ".".join(keys)
-        if _is_later(where, file):
+    def unconfigure(self, file: TextFile) -> tuple[Edit, ...]:
+        """The file without our block, or no file if nothing else is in it. ConfigError."""
+        _blocks.parse(file.path, file.text)
+        text = _blocks.without_blocks(file.text, {})
+        if _value(_blocks.parse(file.path, text), self.runtime) is not None:
             raise ConfigError(
-                f"{where} is read after {file.path}, and has another {name}",
+                f"{file.path} has {'.'.join(self.runtime)} by another hand than `xpu runtime configure`",
                 "take it out there; nothing was changed",
             )
-        notes.append(f"{where} has another {name}; ours stands over it until unconfigure")
-    return (Edit(file, text, tuple(notes)),)
+        is_all_ours = not text and not file.mark and file.text.startswith(_blocks.BEGIN)
+        return (Edit(file, None if is_all_ours else text),)
+
+    def unseen(self, file: TextFile) -> ConfigError | None:
+        """Why the engine takes another runtime than the one in our file. ConfigError."""
+        where, _ = _last(self.files(file), self.runtime)
+        if not _is_later(where, file):
+            return None
+        return ConfigError(
+            f"{where} is read after {file.path}, and has another {'.'.join(self.runtime)}",
+            "take it out there",
+        )
+
+    def data(self, file: TextFile) -> dict[str, Any]:
+        """The file's content. ConfigError."""
+        return _blocks.parse(file.path, file.text)
+
+    def sources(self, file: TextFile) -> list[str]:
+        """The paths of the files that the engine reads, as root. ConfigError."""
+        return [each.target for each in self.files(file)]
+
+    def files(self, file: TextFile) -> list[TextFile]:
+        """The existing files that the engine reads, in its order. ConfigError."""
+        folder = os.path.dirname(os.path.abspath(file.path))
+        beside = sorted({*glob.glob(f"{glob.escape(folder)}/*.conf"), os.path.abspath(file.path)})
+        paths = [*self.before, os.path.join(os.path.dirname(folder), self.main), *beside]
+        found = [file if each == os.path.abspath(file.path) else textfile.read(each) for each in paths]
+        return [each for each in found if each.state is not None]
 
 
 def _with(file: TextFile, data: dict[str, Any], wanted: dict[str, Any]) -> str:
-    theirs = blocks.without_blocks(file.text, {})
-    merged = _merged(blocks.parse(file.path, theirs), wanted)
+    theirs = _blocks.without_blocks(file.text, {})
+    merged = _merged(_blocks.parse(file.path, theirs), wanted)
     if data == merged:
         return file.text
-    text = blocks.with_block(theirs, wanted, file.state is None or file.text.startswith(blocks.BEGIN))
+    text = _blocks.with_block(theirs, wanted, file.state is None or file.text.startswith(_blocks.BEGIN))
     try:
-        if blocks.parse(file.path, text) == merged:
+        if _blocks.parse(file.path, text) == merged:
             return text
     except ConfigError:
         pass  # a table of the same name
@@ -76,31 +113,9 @@ def _with(file: TextFile, data: dict[str, Any], wanted: dict[str, Any]) -> str:
     )
 
 
-def unconfigure(form: Format, file: TextFile) -> tuple[Edit, ...]:
-    """The file without our block, or no file if nothing else is in it. ConfigError."""
-    blocks.parse(file.path, file.text)
-    text = blocks.without_blocks(file.text, {})
-    if _value(blocks.parse(file.path, text), form.runtime) is not None:
-        raise ConfigError(
-            f"{file.path} has {'.'.join(form.runtime)} by another hand than `xpu runtime configure`",
-            "take it out there; nothing was changed",
-        )
-    is_all_ours = not text and not file.mark and file.text.startswith(blocks.BEGIN)
-    return (Edit(file, None if is_all_ours else text),)
-
-
 def of(file: TextFile, keys: Path) -> Any:
     """The file's own value at `keys`; None where it has none. ConfigError."""
-    return _value(blocks.parse(file.path, file.text), keys)
-
-
-def files(form: Format, file: TextFile) -> list[TextFile]:
-    """The existing files that the engine reads, in its order. ConfigError."""
-    folder = os.path.dirname(os.path.abspath(file.path))
-    beside = sorted({*glob.glob(f"{glob.escape(folder)}/*.conf"), os.path.abspath(file.path)})
-    paths = [*form.before, os.path.join(os.path.dirname(folder), form.main), *beside]
-    found = [file if each == os.path.abspath(file.path) else textfile.read(each) for each in paths]
-    return [each for each in found if each.state is not None]
+    return _value(_blocks.parse(file.path, file.text), keys)
 
 
 def _is_later(path: str, file: TextFile) -> bool:
@@ -108,20 +123,10 @@ def _is_later(path: str, file: TextFile) -> bool:
     return os.path.dirname(path) == os.path.dirname(ours) and path > ours
 
 
-def unseen(form: Format, file: TextFile) -> ConfigError | None:
-    """Why the engine takes another runtime than the one in our file. ConfigError."""
-    where, _ = _last(files(form, file), form.runtime)
-    if not _is_later(where, file):
-        return None
-    return ConfigError(
-        f"{where} is read after {file.path}, and has another {'.'.join(form.runtime)}", "take it out there"
-    )
-
-
 def _last(read: Sequence[TextFile], keys: Path) -> tuple[str, Any]:
     """The last file that has a value at `keys`, and that value; ("", None) if none has."""
     for each in reversed(read):
-        value = _value(blocks.parse(each.path, each.text), keys)
+        value = _value(_blocks.parse(each.path, each.text), keys)
         if value is not None:
             return each.path, value
     return "", None

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from xpu_runtime import engines
 from xpu_runtime.engines import RUNTIME_NAME, _drop_in
-from xpu_runtime.engines.containerd import blocks, reader
-from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
 
 PROGRAM = "podman"
@@ -23,9 +22,11 @@ AFTER_CONFIGURE = AFTER_UNCONFIGURE = (
 
 _RUNTIME = ("engine", "runtimes", RUNTIME_NAME)
 _JSON = ("engine", "runtime_supports_json")
-FORM = _drop_in.Format(
+FILE = _drop_in.DropIn(
     _RUNTIME, ("engine", "runtime"), "containers.conf", ("/usr/share/containers/containers.conf",)
 )
+unconfigure, data, sources, unseen = FILE.unconfigure, FILE.data, FILE.sources, FILE.unseen
+
 _APPENDS = (5, 0)
 #: podman's own list in earlier versions.
 _BY_DEFAULT = ["crun", "runc", "kata", "runsc", "youki", "krun"]
@@ -34,40 +35,20 @@ _BY_DEFAULT = ["crun", "runc", "kata", "runsc", "youki", "krun"]
 def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]:
     """The file with our runtime at `runtime_path`. ConfigError."""
     wanted = {"engine": {_JSON[1]: _supports_json(file), "runtimes": {RUNTIME_NAME: [runtime_path]}}}
-    return _drop_in.configure(FORM, file, wanted, set_as_default)
+    return FILE.configure(file, wanted, set_as_default)
 
 
 def _supports_json(file: TextFile) -> list[Any]:
-    version = reader.installed_version(PROGRAM)
+    version = engines.installed_version(PROGRAM)
     if version is not None and version >= _APPENDS:
         return [RUNTIME_NAME, {"append": True}]
-    others = [each for each in _drop_in.files(FORM, file) if each.path != file.path]
+    others = [each for each in FILE.files(file) if each.path != file.path]
     lists = [_drop_in.of(each, _JSON) for each in others]
     known = [each for each in lists if isinstance(each, list)] or [_BY_DEFAULT]
     return [*(each for each in known[-1] if each != RUNTIME_NAME), RUNTIME_NAME]
-
-
-def unconfigure(file: TextFile) -> tuple[Edit, ...]:
-    """The file without our runtime. ConfigError."""
-    return _drop_in.unconfigure(FORM, file)
 
 
 def runtime_path(file: TextFile) -> str | None:
     """The program that the file names as our runtime; None if it names none. ConfigError."""
     named = _drop_in.of(file, _RUNTIME)
     return str(named[0]) if isinstance(named, list) and named else None
-
-
-def data(file: TextFile) -> dict[str, Any]:
-    """The file's content; ConfigError."""
-    return blocks.parse(file.path, file.text)
-
-
-def sources(file: TextFile) -> list[str]:
-    """The paths of the files that podman reads as root. ConfigError."""
-    return [each.target for each in _drop_in.files(FORM, file)]
-
-
-def unseen(file: TextFile) -> ConfigError | None:
-    """Why podman takes another program for our name than the one in our file. ConfigError."""
-    return _drop_in.unseen(FORM, file)

@@ -15,7 +15,7 @@ import pytest
 from support import GIB
 from support.engine_table import tried
 from support.oci_images import write_archive
-from xpu_runtime.engines.containerd import reader
+from xpu_runtime.engines import installed_version
 
 from ..conftest import Node
 from .conftest import Completed, Docker, Engines, completed, is_alive, until
@@ -176,7 +176,7 @@ def test_in_a_user_namespace_a_container_has_its_slice(
     )  # fmt: skip
     done = ctr.execute(container, "sh", "-c", "cat /proc/self/uid_map; cuda-probe alloc 3000 2000")
     assert done.out.split()[:3] == ["0", "100000", "65536"], done
-    if (1, 7) <= (reader.installed_version() or (0, 0)) < (2, 0):
+    if (1, 7) <= (installed_version("containerd") or (0, 0)) < (2, 0):
         assert node.json("ps") == []
         assert "No such file" in ctr.execute(container, "ls", "/dev/nvidia0", "/dev/nvidiactl").error
         assert "libcuda.so.1" in done.out + done.error and "MiB" not in done.out

@@ -12,7 +12,7 @@ import pytest
 import tomli
 
 from support.containerd_files import CRI, DOCUMENTS
-from xpu_runtime.engines.containerd.reader import installed_version
+from xpu_runtime.engines import installed_version
 
 from ..conftest import Node
 
@@ -65,7 +65,7 @@ def test_a_version_1_file_is_seen_by_containerd_1_and_refused_where_containerd_2
     config.write_text(DOCUMENTS["a version 1 file"])
     words = ["--config", str(config), "--runtime-path", PROGRAM, "--set-as-default"]
     told = node.xpu("runtime", "configure", "containerd", *words, check=False)
-    ignored = (2, 0) <= (installed_version() or (0, 0)) < (2, 3)
+    ignored = (2, 0) <= (installed_version("containerd") or (0, 0)) < (2, 3)
     assert told.returncode == ignored
     assert ignored is (f"ignores plugins.cri of a file of version 1, as {config} is" in told.stderr)
     assert ignored is (seen(config)["default_runtime_name"] != "xpu")
@@ -101,7 +101,9 @@ def test_it_ends_well_only_where_containerd_sees_the_runtime_beside_odd_imports(
     words = ["--config", str(config), "--runtime-path", PROGRAM]
     told = node.xpu("runtime", "configure", "containerd", *words, check=False)
     assert ("xpu" in seen(config).get("runtimes", {})) is (told.returncode == 0), told.stderr
-    assert (told.returncode != 0) is (hides and (installed_version() or (0, 0)) < (2, 0)), told.stderr
+    assert (told.returncode != 0) is (hides and (installed_version("containerd") or (0, 0)) < (2, 0)), (
+        told.stderr
+    )
 
 
 @pytest.fixture
@@ -231,7 +233,7 @@ def test_containerd_sees_the_runtime_with_runc_s_options_or_the_command_fails(
     before_of_runc = options(config, "runc")
     words = ["runtime", "configure", "containerd", "--config", str(config), "--runtime-path", PROGRAM]
     done = node.xpu(*words, check=False)
-    if name in (HIDDEN_FROM_2 if (installed_version() or (1, 0)) >= (2, 0) else HIDDEN_FROM_1):
+    if name in (HIDDEN_FROM_2 if (installed_version("containerd") or (1, 0)) >= (2, 0) else HIDDEN_FROM_1):
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.endswith("; nothing was changed\n")
         assert {path: path.read_text() for path in config.parent.rglob("*.toml")} == before

@@ -286,7 +286,7 @@ def test_a_containerd_that_forgets_the_runtime_in_user_namespaces_is_named(
 def test_a_runtime_that_containerd_does_not_see_is_a_problem_and_one_unlike_runc_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpu_runtime.engines.containerd.reader.installed_version", lambda: (2, 1))
+    monkeypatch.setattr("xpu_runtime.engines.installed_version", lambda _: (2, 1))
     (tmp_path / "conf.d").mkdir()
     config, ours = tmp_path / "config.toml", tmp_path / "conf.d" / "99-xpu.toml"
 

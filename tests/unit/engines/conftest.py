@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import REPOSITORY
-from xpu_runtime.engines.containerd import reader
+from xpu_runtime import engines
 
 Xpu = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -36,7 +36,7 @@ def _no_containerd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """The text that configure writes depends on the installed engine. Tests have none, unless they put one on
     PATH."""
     if "containerd_says" not in request.fixturenames:
-        monkeypatch.setattr(reader, "installed_version", lambda *_: None)
+        monkeypatch.setattr(engines, "installed_version", lambda _: None)
 
 
 @pytest.fixture

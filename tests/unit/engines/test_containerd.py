@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from support.containerd_files import CRI, DOCUMENTS, NAMES, PROGRAM, configured, cri, file_of, unconfigured
 from xpu_runtime import textfile
-from xpu_runtime.engines import containerd
-from xpu_runtime.engines.containerd import blocks
+from xpu_runtime.engines import _blocks, containerd
 from xpu_runtime.errors import ConfigError
 
 
@@ -273,7 +272,7 @@ def test_unconfigure_restores_another_programs_runtime_of_our_name(before: str, 
     assert unconfigured(after) == before
     assert unconfigured(configured(after, default, program="/opt/x")) == before
     # The owner has removed our block by hand.
-    assert unconfigured(blocks.BLOCK.sub("", configured(before))) == before
+    assert unconfigured(_blocks.BLOCK.sub("", configured(before))) == before
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from types import ModuleType
 import pytest
 
 from xpu_runtime import engines, textfile
-from xpu_runtime.engines import Engine, crio, engine, podman
-from xpu_runtime.engines.containerd import blocks, reader
+from xpu_runtime.engines import Engine, _blocks, crio, engine, podman
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit
 
@@ -34,7 +33,7 @@ def _podman_4(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def says(monkeypatch: pytest.MonkeyPatch, version: tuple[int, int] | None) -> None:
-    monkeypatch.setattr(reader, "installed_version", lambda name="containerd": version)
+    monkeypatch.setattr(engines, "installed_version", lambda _: version)
 
 
 @pytest.fixture(params=["podman", "crio"])
@@ -48,8 +47,7 @@ def etc(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     known = engine(name)
     main = Path(known.DEFAULT_PATH).parent
     (tmp_path / main.name).mkdir()
-    form = known.FORM.replace(before=(str(tmp_path / "vendor.conf"),))  # type: ignore[attr-defined]
-    monkeypatch.setattr(known, "FORM", form)
+    monkeypatch.setitem(vars(known.FILE), "before", (str(tmp_path / "vendor.conf"),))  # type: ignore[attr-defined]
     return tmp_path
 
 
@@ -101,7 +99,7 @@ def test_configure_replaces_our_path_and_keeps_the_default(etc: Path, name: str)
 
 
 def test_notes_name_another_program_of_our_name_and_a_replaced_default(etc: Path, name: str) -> None:
-    main = etc / engine(name).FORM.main  # type: ignore[attr-defined]
+    main = etc / engine(name).FILE.main  # type: ignore[attr-defined]
     text, key = ANOTHER[name]
     main.write_text(DEFAULT[name] + text)
     notes = configure(etc, name, default=True)
@@ -157,7 +155,7 @@ def test_podman_still_reads_the_errors_of_other_runtimes(
     if by_owner is not None:
         (etc / "containers.conf").write_text(f"[engine]\nruntime_supports_json = {by_owner}\n")
     configure(etc, name)
-    table = blocks.parse("", ours(etc, name).read_text())["engine"]
+    table = _blocks.parse("", ours(etc, name).read_text())["engine"]
     assert table == {"runtimes": {"xpu": [PROGRAM]}, "runtime_supports_json": written}
     before = ours(etc, name).stat().st_mtime_ns
     configure(etc, name)

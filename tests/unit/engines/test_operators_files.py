@@ -15,7 +15,7 @@ import pytest
 import tomli
 
 from support.containerd_files import NAMES, PROGRAM, in_process
-from xpu_runtime.engines.containerd import reader
+from xpu_runtime import engines
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.observe import engine
 
@@ -134,7 +134,7 @@ def test_a_config_toml_is_restored_or_refused_without_a_change(
     version: tuple[int, int] | None,
     spelling: str,
 ) -> None:
-    monkeypatch.setattr(reader, "installed_version", lambda: version)
+    monkeypatch.setattr(engines, "installed_version", lambda _: version)
     config = tmp_path / "config.toml"
     raw = SPELLINGS[spelling](CONFIG_TOML[shape].replace("/etc/containerd", str(tmp_path)).encode())
     told = REFUSED.get((shape, 0)) or REFUSED.get((shape, version[0] if version else 0))

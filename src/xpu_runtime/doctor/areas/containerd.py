@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xpu_runtime import finding, textfile
+from xpu_runtime import engines, finding, textfile
 from xpu_runtime.doctor.machine import Machine, listed
 from xpu_runtime.engines import containerd, docker
-from xpu_runtime.engines.containerd import outcome, reader
+from xpu_runtime.engines.containerd import outcome
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import proc
@@ -73,7 +73,7 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
         yield finding.problem(_CHECK, text, containerd.AFTER_CONFIGURE)
     elif wrong is None:
         yield finding.ok(_CHECK, f"{who}: {path} names xpu ({ours})")
-    yield from of_version(reader.installed_version())
+    yield from of_version(engines.installed_version(containerd.PROGRAM))
 
 
 def of_version(version: tuple[int, int] | None) -> Iterator[Finding]:

@@ -6,8 +6,8 @@ drop-in would remove the user's own runtimes. For containerd 1, and if nothing i
 block at the end of config.toml. The rest of that file stays byte for byte. The names of the tables depend on
 its `version`; a file without one has version 1 (docs/man/containerd-config.toml.5).
 
-blocks.py changes the text. reader.py finds the containerd that reads it. merged.py merges all files as
-containerd does. outcome.py states the result for our runtime. textfile.py writes.
+engines/_blocks.py changes the text. reader.py finds the containerd that reads it. merged.py merges all files
+as containerd does. outcome.py states the result for our runtime. textfile.py writes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 import tomlkit
 
-from xpu_runtime import textfile
-from xpu_runtime.engines import RUNTIME_NAME
-from xpu_runtime.engines.containerd import blocks, merged, reader
+from xpu_runtime import engines, textfile
+from xpu_runtime.engines import RUNTIME_NAME, _blocks
+from xpu_runtime.engines.containerd import merged, reader
 from xpu_runtime.engines.containerd.outcome import noted, systemd_cgroup
 from xpu_runtime.engines.containerd.reader import (
     containerd_path,
@@ -52,8 +52,8 @@ _PROGRAM = "xpu-container-runtime"
 def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]:
     """Enters the runtime at `runtime_path`. ConfigError if config.toml is malformed or cannot be extended, or
     if the installed containerd would not see the runtime."""
-    data = blocks.parse(file.path, file.text)
-    installed = reader.installed_version()
+    data = _blocks.parse(file.path, file.text)
+    installed = engines.installed_version(PROGRAM)
     beginning = {} if data else _beginning(file, installed)
     containerd = containerd_path(file.path, data or beginning)
     path = (*containerd, "runtimes", RUNTIME_NAME)
@@ -69,7 +69,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     merges = there if installed is None else drop_ins if installed >= merged.MERGES else []
     if reader.maker_of(file) and reader.is_for_2(data):
         merges = drop_ins
-    if merges and blocks.below(file.path, data, path) is None:
+    if merges and _blocks.below(file.path, data, path) is None:
         drop_in = (there or merges)[0]
         edit = _configure_drop_in(drop_in, data, table, containerd, runtime_path, set_as_default)
         imported = merged.runtime(table, RUNTIME_NAME)
@@ -85,43 +85,43 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     reader.check_stays(file)
     # A drop-in beside an entry in config.toml would be a second copy. A containerd that does not merge would
     # see no other tables of the CRI plugin.
-    set_as_default |= any(blocks.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
+    set_as_default |= any(_blocks.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
     text = file.text
     notes: tuple[str, ...] = ()
     wanted, added = {**copy.deepcopy(data), **beginning}, dict(beginning)
-    present = blocks.below(file.path, data, path)
+    present = _blocks.below(file.path, data, path)
     if present is not None and _is_anothers(file, present, path, runtime_path):
-        text, present = blocks.set_aside(text, path), None
-        del blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME]
+        text, present = _blocks.set_aside(text, path), None
+        del _blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME]
         notes = (f"runtimes.{RUNTIME_NAME} was another program's; unconfigure brings that back",)
     ours = _ours(file.path, present, table, runtime_path)
     if present is None:
         for target in (wanted, added):
             _enter(file.path, target, table, containerd, ours)
     elif present != ours:
-        blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME] = ours
-        text = blocks.changed_at(file.path, text, path, ours)
-    default = (blocks.below(file.path, data, containerd) or {}).get(blocks.DEFAULT)
-    if default == RUNTIME_NAME and blocks.below(file.path, data, path) is None:
-        notes = (f"{blocks.DEFAULT} was {RUNTIME_NAME} already; unconfigure takes that out, too",)
+        _blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME] = ours
+        text = _blocks.changed_at(file.path, text, path, ours)
+    default = (_blocks.below(file.path, data, containerd) or {}).get(_blocks.DEFAULT)
+    if default == RUNTIME_NAME and _blocks.below(file.path, data, path) is None:
+        notes = (f"{_blocks.DEFAULT} was {RUNTIME_NAME} already; unconfigure takes that out, too",)
     if set_as_default and default != RUNTIME_NAME:
-        blocks.below(file.path, wanted, containerd, make=True)[blocks.DEFAULT] = RUNTIME_NAME
-        changed = blocks.with_default(text, containerd, default)
+        _blocks.below(file.path, wanted, containerd, make=True)[_blocks.DEFAULT] = RUNTIME_NAME
+        changed = _blocks.with_default(text, containerd, default)
         if changed is None:
-            blocks.below(file.path, added, containerd, make=True)[blocks.DEFAULT] = RUNTIME_NAME
+            _blocks.below(file.path, added, containerd, make=True)[_blocks.DEFAULT] = RUNTIME_NAME
         text = changed or text
-    text = blocks.with_block(text, added, file.state is None)
-    blocks.check(file.path, text, wanted, containerd)
+    text = _blocks.with_block(text, added, file.state is None)
+    _blocks.check(file.path, text, wanted, containerd)
     edits = (Edit(file, text, notes), *_without_ours(there, data, runtime_path))
     return noted(file, edits, version, installed is not None, runtime_path, set_as_default)
 
 
-def _is_anothers(file: TextFile, present: dict[str, Any], path: blocks.Path, runtime_path: str = "") -> bool:
+def _is_anothers(file: TextFile, present: dict[str, Any], path: _blocks.Path, runtime_path: str = "") -> bool:
     """Whether the table of our name belongs to another program, and not to an installation of ours."""
     if _is_ours(present, runtime_path):
         return False
-    added = blocks.parse(file.path, "".join(block[1] for block in blocks.BLOCK.finditer(file.text)))
-    return blocks.below(file.path, added, path) is None
+    added = _blocks.parse(file.path, "".join(block[1] for block in _blocks.BLOCK.finditer(file.text)))
+    return _blocks.below(file.path, added, path) is None
 
 
 def _is_ours(table: dict[str, Any], runtime_path: str = "") -> bool:
@@ -139,11 +139,11 @@ def _is_ours(table: dict[str, Any], runtime_path: str = "") -> bool:
 def runtime_path(file: TextFile) -> str | None:
     """The program that config.toml or our drop-in beside it names as our runtime; None if neither does.
     ConfigError."""
-    data = blocks.parse(file.path, file.text)
-    containerd = containerd_path(file.path, data or _beginning(file, reader.installed_version()))
+    data = _blocks.parse(file.path, file.text)
+    containerd = containerd_path(file.path, data or _beginning(file, engines.installed_version(PROGRAM)))
     for each in (*drop_ins_of(file, data), file):
-        tables = blocks.parse(each.path, each.text)
-        ours = blocks.below(each.path, tables, (*containerd, "runtimes", RUNTIME_NAME, "options")) or {}
+        tables = _blocks.parse(each.path, each.text)
+        ours = _blocks.below(each.path, tables, (*containerd, "runtimes", RUNTIME_NAME, "options")) or {}
         if isinstance(ours.get("BinaryName"), str):
             return str(ours["BinaryName"])
     return None
@@ -151,7 +151,7 @@ def runtime_path(file: TextFile) -> str | None:
 
 def data(file: TextFile) -> dict[str, Any]:
     """The file's content, without its imports; ConfigError."""
-    return blocks.parse(file.path, file.text)
+    return _blocks.parse(file.path, file.text)
 
 
 def sources(file: TextFile) -> list[str]:
@@ -168,7 +168,7 @@ def is_default(file: TextFile) -> bool | None:
     defaults: set[str] = set()
     for path in sources(file):
         for name, value in _settings(data(textfile.read(path))):
-            if name == blocks.DEFAULT and isinstance(value, str):
+            if name == _blocks.DEFAULT and isinstance(value, str):
                 defaults.add(value)
             options = value.get("options") if isinstance(value, dict) else None
             program = options.get("BinaryName") if isinstance(options, dict) else None
@@ -189,7 +189,7 @@ def _settings(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     """Removes our runtime, and all that `configure` added for it."""
     edits = [_unconfigured(file)] if file.text else []
-    data = blocks.parse(file.path, file.text)
+    data = _blocks.parse(file.path, file.text)
     there = [drop_in for drop_in in drop_ins_of(file, data) if drop_in.state is not None]
     return _restarts(file, (*edits, *_without_ours(there, data)))
 
@@ -208,9 +208,9 @@ def _without_ours(there: list[TextFile], data: dict[str, Any], runtime_path: str
     config.toml's."""
     edits = []
     for drop_in in there:
-        present = blocks.parse(drop_in.path, drop_in.text)
+        present = _blocks.parse(drop_in.path, drop_in.text)
         containerd = containerd_path(drop_in.path, present or data)
-        entry = blocks.below(drop_in.path, present, (*containerd, "runtimes", RUNTIME_NAME))
+        entry = _blocks.below(drop_in.path, present, (*containerd, "runtimes", RUNTIME_NAME))
         if entry is not None and _is_ours(entry, runtime_path):
             _must_be_ours(drop_in, present, containerd, runtime_path)
             edits.append(Edit(drop_in, None))
@@ -218,31 +218,31 @@ def _without_ours(there: list[TextFile], data: dict[str, Any], runtime_path: str
 
 
 def _unconfigured(file: TextFile) -> Edit:
-    wanted = blocks.parse(file.path, file.text)
+    wanted = _blocks.parse(file.path, file.text)
     containerd = containerd_path(file.path, wanted)
     text = file.text
-    added = blocks.parse(file.path, "".join(block[1] for block in blocks.BLOCK.finditer(text)))
-    theirs = blocks.parse(file.path, blocks.BLOCK.sub("\n", text))
+    added = _blocks.parse(file.path, "".join(block[1] for block in _blocks.BLOCK.finditer(text)))
+    theirs = _blocks.parse(file.path, _blocks.BLOCK.sub("\n", text))
     kept: dict[str, Any] = {}
     ours = (*containerd, "runtimes", RUNTIME_NAME)
 
-    runtimes = blocks.below(file.path, wanted, ours[:-1], make=True)
-    tables = blocks.below(file.path, wanted, containerd)
+    runtimes = _blocks.below(file.path, wanted, ours[:-1], make=True)
+    tables = _blocks.below(file.path, wanted, containerd)
     present = runtimes.get(RUNTIME_NAME)
     notes: tuple[str, ...] = ()
-    if tables.get(blocks.DEFAULT) == RUNTIME_NAME and present is None:
+    if tables.get(_blocks.DEFAULT) == RUNTIME_NAME and present is None:
         notes = (
-            f"{blocks.DEFAULT} was {RUNTIME_NAME}, without a table of that runtime: the CRI plugin would not "
-            "load with it, and takes runc",
+            f"{_blocks.DEFAULT} was {RUNTIME_NAME}, without a table of that runtime: the CRI plugin would "
+            "not load with it, and takes runc",
         )
     is_anothers = present is not None and _is_anothers(file, present, ours)
     if not is_anothers:
         runtimes.pop(RUNTIME_NAME, None)
-    others = blocks.below(file.path, theirs, ours[:-1]) or {}
-    if "runc" in (blocks.below(file.path, added, (*containerd, "runtimes")) or {}):
+    others = _blocks.below(file.path, theirs, ours[:-1]) or {}
+    if "runc" in (_blocks.below(file.path, added, (*containerd, "runtimes")) or {}):
         # It stays if another runtime was added: that one would hide containerd's own runc.
         if others.keys() - {RUNTIME_NAME}:
-            blocks.below(file.path, kept, (*containerd, "runtimes"), make=True)["runc"] = runtimes["runc"]
+            _blocks.below(file.path, kept, (*containerd, "runtimes"), make=True)["runc"] = runtimes["runc"]
         else:
             del runtimes["runc"]
     for key in added.keys() - {"plugins"}:
@@ -250,20 +250,20 @@ def _unconfigured(file: TextFile) -> Edit:
             kept[key] = wanted[key]
         else:
             del wanted[key]
-    text = blocks.without_blocks(text, kept)
-    was_default = (blocks.below(file.path, theirs, containerd) or {}).get(blocks.DEFAULT) == RUNTIME_NAME
+    text = _blocks.without_blocks(text, kept)
+    was_default = (_blocks.below(file.path, theirs, containerd) or {}).get(_blocks.DEFAULT) == RUNTIME_NAME
     if not is_anothers:
-        text = blocks.brought_back(blocks.changed_at(file.path, text, ours, None))
-        before = blocks.below(file.path, blocks.parse(file.path, text), ours)
+        text = _blocks.brought_back(_blocks.changed_at(file.path, text, ours, None))
+        before = _blocks.below(file.path, _blocks.parse(file.path, text), ours)
         if before is not None:
             runtimes[RUNTIME_NAME] = before
-    is_theirs = was_default and RUNTIME_NAME in runtimes and not blocks.is_default_ours(text)
-    if tables.get(blocks.DEFAULT) == RUNTIME_NAME and not is_theirs:
-        del tables[blocks.DEFAULT]
-        text = blocks.without_default(file.path, text, containerd)
-        if (default := blocks.default_of(text, containerd)) is not None:
-            tables[blocks.DEFAULT] = default
-    blocks.check(file.path, text, wanted, containerd)
+    is_theirs = was_default and RUNTIME_NAME in runtimes and not _blocks.is_default_ours(text)
+    if tables.get(_blocks.DEFAULT) == RUNTIME_NAME and not is_theirs:
+        del tables[_blocks.DEFAULT]
+        text = _blocks.without_default(file.path, text, containerd)
+        if (default := _blocks.default_of(text, containerd)) is not None:
+            tables[_blocks.DEFAULT] = default
+    _blocks.check(file.path, text, wanted, containerd)
     return Edit(file, text, notes)
 
 
@@ -281,43 +281,46 @@ def _configure_drop_in(
     file: TextFile,
     data: dict[str, Any],
     table: dict[str, Any],
-    containerd: blocks.Path,
+    containerd: _blocks.Path,
     runtime_path: str,
     set_as_default: bool,
 ) -> Edit:
     """The whole file. `data` is config.toml's. The drop-in has the same version: containerd refuses a higher
     one."""
-    present = blocks.parse(file.path, file.text)
+    present = _blocks.parse(file.path, file.text)
     # config.toml may have a newer version by now.
     theirs = containerd_path(file.path, present or data)
     _must_be_ours(file, present, theirs, runtime_path)
-    mine = blocks.below(file.path, present, (*theirs, "runtimes", RUNTIME_NAME))
+    mine = _blocks.below(file.path, present, (*theirs, "runtimes", RUNTIME_NAME))
     wanted: dict[str, Any] = {"version": data["version"]} if "version" in data else {}
     # An earlier configure named this runc, for a containerd without another one.
-    if "runc" in (blocks.below(file.path, present, (*theirs, "runtimes")) or {}):
+    if "runc" in (_blocks.below(file.path, present, (*theirs, "runtimes")) or {}):
         table = {**table, "runtimes": {}}
     _enter(file.path, wanted, table, containerd, _ours(file.path, mine, table, runtime_path))
-    if set_as_default or (blocks.below(file.path, present, theirs) or {}).get(blocks.DEFAULT) == RUNTIME_NAME:
-        blocks.below(file.path, wanted, containerd)[blocks.DEFAULT] = RUNTIME_NAME
-    text = file.text if present == wanted else f"{blocks.BEGIN}\n{tomlkit.dumps(wanted)}"
+    if (
+        set_as_default
+        or (_blocks.below(file.path, present, theirs) or {}).get(_blocks.DEFAULT) == RUNTIME_NAME
+    ):
+        _blocks.below(file.path, wanted, containerd)[_blocks.DEFAULT] = RUNTIME_NAME
+    text = file.text if present == wanted else f"{_blocks.BEGIN}\n{tomlkit.dumps(wanted)}"
     return Edit(file, text)
 
 
 def _must_be_ours(
-    file: TextFile, present: dict[str, Any], containerd: blocks.Path, runtime_path: str
+    file: TextFile, present: dict[str, Any], containerd: _blocks.Path, runtime_path: str
 ) -> None:
     """ConfigError if a file of our name has content that `configure` does not write, and would lose."""
     others = copy.deepcopy(present)
     others.pop("version", None)
-    table = blocks.below(file.path, others, containerd) or {}
-    if table.get(blocks.DEFAULT) == RUNTIME_NAME:
-        del table[blocks.DEFAULT]
+    table = _blocks.below(file.path, others, containerd) or {}
+    if table.get(_blocks.DEFAULT) == RUNTIME_NAME:
+        del table[_blocks.DEFAULT]
     runtimes = table.get("runtimes", {})
     if _is_ours(runtimes.get(RUNTIME_NAME, {}), runtime_path):
         del runtimes[RUNTIME_NAME]
         if runtimes.get("runc") == _PLAIN_RUNC:
             del runtimes["runc"]
-    if blocks.without_empty_tables(others):
+    if _blocks.without_empty_tables(others):
         raise ConfigError(
             f"{file.path} has more than our runtime, which writes and removes that file as a whole",
             "move the rest to another file of that folder; nothing was changed",
@@ -348,7 +351,7 @@ def _ours(path: str, present: Any, table: dict[str, Any], runtime_path: str) -> 
 def _modelled(table: dict[str, Any]) -> dict[str, Any]:
     """A table like that of the default runtime or, if that runs in another way, of runc. Only a runtime that
     runs as ours does is a model."""
-    names = [name for name in (table.get(blocks.DEFAULT), "runc") if name != RUNTIME_NAME]
+    names = [name for name in (table.get(_blocks.DEFAULT), "runc") if name != RUNTIME_NAME]
     # A runtime without a type is broken, but its options still show the node's settings.
     models = [copy.deepcopy(merged.runtime(table, name)) for name in names]
     return next(
@@ -357,10 +360,10 @@ def _modelled(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _enter(
-    path: str, target: dict[str, Any], table: dict[str, Any], containerd: blocks.Path, ours: dict[str, Any]
+    path: str, target: dict[str, Any], table: dict[str, Any], containerd: _blocks.Path, ours: dict[str, Any]
 ) -> None:
     """Puts our table into `target`. containerd will merge `target` with its own `table`."""
-    runtimes = blocks.below(path, target, (*containerd, "runtimes"), make=True)
+    runtimes = _blocks.below(path, target, (*containerd, "runtimes"), make=True)
     if not table.get("runtimes"):
         # The first table that names a runtime hides the runc that containerd 1 has by default. The CRI plugin
         # does not load without its default runtime.

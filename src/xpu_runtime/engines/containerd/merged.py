@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from xpu_runtime import textfile
-from xpu_runtime.engines.containerd import blocks
+from xpu_runtime.engines import _blocks
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import TextFile
 
@@ -51,7 +51,7 @@ def files(
         if path in found:
             continue
         found[path] = new.get(path) or textfile.read(path)
-        imports = blocks.parse(path, found[path].text).get("imports", [])
+        imports = _blocks.parse(path, found[path].text).get("imports", [])
         if not isinstance(imports, list) or not all(isinstance(each, str) for each in imports):
             raise ConfigError(f"{path}: imports is no list of strings", "fix it first; nothing was changed")
         for name in imports:
@@ -99,7 +99,7 @@ def containerd_table(read: Iterable[TextFile], version: tuple[int, int]) -> dict
     plugins: dict[str, Any] = {}
     merged_version = _NEWEST
     for each in read:
-        data = blocks.parse(each.path, each.text)
+        data = _blocks.parse(each.path, each.text)
         theirs = _plugins(each, data)
         own_version = data.get("version")
         if type(own_version) is not int or own_version < 2:
@@ -123,14 +123,14 @@ def _of_whole_plugins(read: Iterable[TextFile]) -> dict[str, Any]:
     plugins: dict[str, Any] = {}
     version = 1
     for each in read:
-        data = blocks.parse(each.path, each.text)
+        data = _blocks.parse(each.path, each.text)
         plugins.update(_plugins(each, data))
         version = data.get("version") or version
     return _table(_table(plugins, PLUGINS[1 if version == 1 else 2]), "containerd")
 
 
 def _plugins(file: TextFile, data: dict[str, Any]) -> dict[str, Any]:
-    return copy.deepcopy(blocks.below(file.path, data, ("plugins",)) or {})
+    return copy.deepcopy(_blocks.below(file.path, data, ("plugins",)) or {})
 
 
 def runtime(table: dict[str, Any], name: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from xpu_runtime.engines import RUNTIME_NAME
-from xpu_runtime.engines.containerd import blocks, merged
+from xpu_runtime.engines import RUNTIME_NAME, _blocks
+from xpu_runtime.engines.containerd import merged
 from xpu_runtime.engines.containerd.reader import DROP_IN, containerd_path, version_for
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
@@ -30,7 +30,7 @@ def noted(
         raise ConfigError(hidden.what, f"{hidden.todo}; nothing was changed")
     notes = [str(hidden)] if hidden is not None else []
     for each in merged.files(root, becoming, version):
-        disabled = blocks.parse(each.path, each.text).get("disabled_plugins")
+        disabled = _blocks.parse(each.path, each.text).get("disabled_plugins")
         for name in disabled if isinstance(disabled, list) else []:
             if name in merged.PLUGINS.values():
                 notes.append(
@@ -53,13 +53,13 @@ def unseen(
 
     `becoming`: files as they will be (merged.files). `version`: containerd's; None: it is looked up.
     """
-    data = blocks.parse(file.path, file.text)
+    data = _blocks.parse(file.path, file.text)
     plugin = containerd_path(file.path, data)[1]
     version = version or version_for(file, data)
     read = merged.files(file, becoming, version)
     table = merged.containerd_table(read, version)
     named = merged.options(table, RUNTIME_NAME).get("BinaryName") == runtime_path
-    if named and (not as_default or table.get(blocks.DEFAULT) == RUNTIME_NAME):
+    if named and (not as_default or table.get(_blocks.DEFAULT) == RUNTIME_NAME):
         return None
     who = f"containerd {version[0]}.{version[1]}"
     if version >= merged.MERGES and plugin == merged.PLUGINS[1]:
@@ -71,7 +71,7 @@ def unseen(
     for other in reversed(read):
         if other.path == file.path or os.path.basename(other.path) == DROP_IN:
             continue
-        plugins = blocks.below(other.path, blocks.parse(other.path, other.text), ("plugins",)) or {}
+        plugins = _blocks.below(other.path, _blocks.parse(other.path, other.text), ("plugins",)) or {}
         tables = [each for each in dict.fromkeys(merged.PLUGINS.values()) if each in plugins]
         if tables and version < merged.MERGES:
             return ConfigError(
@@ -80,11 +80,11 @@ def unseen(
                 f"use --config {other.path}",
             )
         alone = merged.containerd_table([other], version)
-        if tables and (tables != [plugin] or blocks.DEFAULT in alone or merged.runtime(alone, RUNTIME_NAME)):
+        if tables and (tables != [plugin] or _blocks.DEFAULT in alone or merged.runtime(alone, RUNTIME_NAME)):
             return ConfigError(
                 f"{other.path}, which is imported, has tables of plugins.{tables[0]}, and {who} takes "
                 f"those in the place of ours in plugins.{plugin}",
-                f"give it the version of {file.path}, without {RUNTIME_NAME} and {blocks.DEFAULT}",
+                f"give it the version of {file.path}, without {RUNTIME_NAME} and {_blocks.DEFAULT}",
             )
     return ConfigError(f"{who} does not take our runtime from {file.path}", "see its log at its start")
 
@@ -94,7 +94,7 @@ def unlike_others(
 ) -> str:
     """A note if our runtime makes cgroups in another way than the default runtime or runc; "" if not. The
     arguments are those of `unseen`."""
-    version = version or version_for(file, blocks.parse(file.path, file.text))
+    version = version or version_for(file, _blocks.parse(file.path, file.text))
     table = merged.containerd_table(merged.files(file, becoming, version), version)
     name, theirs = systemd_cgroup(table) or ("runc", False)
     ours = bool(merged.options(table, RUNTIME_NAME).get("SystemdCgroup"))
@@ -108,7 +108,7 @@ def unlike_others(
 
 def systemd_cgroup(table: dict[str, Any]) -> tuple[str, bool] | None:
     """The runtime that sets the cgroup driver, and whether that is systemd; None if no runtime sets it."""
-    for name in (table.get(blocks.DEFAULT), "runc"):
+    for name in (table.get(_blocks.DEFAULT), "runc"):
         options = merged.options(table, name)
         if name != RUNTIME_NAME and "SystemdCgroup" in options:
             return str(name), bool(options["SystemdCgroup"])

@@ -1,4 +1,4 @@
-"""config.toml as text: `configure` adds its part, and the rest stays byte for byte.
+"""An engine's TOML file as text: `configure` adds its part, and the rest stays byte for byte.
 
 Our part is a block at the end, or a marked line in a table of the file's own. Another program's table of our
 name becomes comments. tomllib decides about the content. tomlkit changes a table of ours that is not in a
