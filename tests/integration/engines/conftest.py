@@ -353,3 +353,35 @@ def docker(engines: Engines, dockerd: Daemon, node: Node) -> Iterator[Docker]:
     dockerd.ensure()
     if there := found.must("ps", "--all", "--quiet").split():
         found.must("rm", "--force", *there)
+
+
+@pytest.fixture
+def private_docker(engines: Engines, node: Node, image_root: Path) -> Iterator[Callable[..., Docker]]:
+    """docker on a dockerd of the test's own, which has a containerd of its own; called with more options of
+    dockerd, once."""
+    folder = engines.folder / "own"
+    folder.mkdir(mode=0o711)
+    docker = Docker(engines)
+    docker.command = ["docker", "--host", f"unix://{folder}/docker.sock"]
+    daemons: list[Daemon] = []
+
+    def start(*options: str) -> Docker:
+        command = [
+            "dockerd", "--host", docker.command[-1], "--data-root", f"{folder}/root",
+            "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid", f"--cgroup-parent=/{engines.name}",
+            "--iptables=false", "--ip6tables=false", "--bridge=none", *options,
+        ]  # fmt: skip
+        daemons.append(Daemon(command, [*docker.command, "version"], folder / "log", node.environ))
+        daemons[0].start()
+        docker.make_image(image_root, Docker.IMAGE)
+        return docker
+
+    try:
+        yield start
+        if there := docker.must("ps", "--all", "--quiet").split():
+            docker.must("rm", "--force", *there)
+    finally:
+        daemons[0].stop()
+        for point in [each for each in engines.mounts() if each.startswith(f"{folder}/")][::-1]:
+            subprocess.run(["umount", "--lazy", point], check=True)
+        shutil.rmtree(folder)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import socket
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from support import GIB
 from support.engine_table import tried
 
 from ..conftest import Node
-from .conftest import PATIENCE, Daemon, Docker, Engines, until
+from .conftest import PATIENCE, Docker, Engines, until
 
 
 class _Connection(http.client.HTTPConnection):
@@ -91,39 +89,18 @@ def test_a_device_request_without_nvidias_toolkit_is_dockers_error_and_books_not
 
 
 @pytest.fixture
-def swarm(engines: Engines, node: Node, image_root: Any) -> Iterator[Docker]:
+def swarm(engines: Engines, node: Node, private_docker: Callable[..., Docker]) -> Iterator[Docker]:
     """A swarm of one node on a dockerd of its own, with our runtime as its default: live-restore and a swarm
     do not go together."""
-    folder = engines.folder / "swarm"
-    folder.mkdir(mode=0o711)
-    socket_path, config = f"unix://{folder}/docker.sock", folder / "daemon.json"
+    config = engines.folder / "swarm.json"
     node.xpu("runtime", "configure", "docker", "--config", config, "--set-as-default")
-    command = (
-        f"dockerd --config-file {config} --host {socket_path} --data-root {folder}/root "
-        f"--exec-root {folder}/exec --pidfile {folder}/pid --cgroup-parent=/{engines.name} "
-        "--iptables=false --ip6tables=false --bridge=none"
-    )
-    daemon = Daemon(
-        command.split(), ["docker", "--host", socket_path, "version"], folder / "log", node.environ
-    )
-    daemon.start()
-    docker = Docker(engines)
-    docker.command = ["docker", "--host", socket_path]
-    try:
-        docker.make_image(image_root, Docker.IMAGE)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        docker.must("swarm", "init", "--advertise-addr=127.0.0.1", f"--listen-addr=127.0.0.1:{port}")
-        yield docker
-        docker.must("swarm", "leave", "--force")
-        if there := docker.must("ps", "--all", "--quiet").split():
-            docker.must("rm", "--force", *there)
-    finally:
-        daemon.stop()
-        for point in [each for each in engines.mounts() if each.startswith(f"{folder}/")][::-1]:
-            subprocess.run(["umount", "--lazy", point], check=True)
-        shutil.rmtree(folder)
+    docker = private_docker("--config-file", str(config))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    docker.must("swarm", "init", "--advertise-addr=127.0.0.1", f"--listen-addr=127.0.0.1:{port}")
+    yield docker
+    docker.must("swarm", "leave", "--force")
 
 
 @tried("swarm")

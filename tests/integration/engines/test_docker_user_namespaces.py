@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from support.engine_table import tried
 
 from ..conftest import Node
-from .conftest import Daemon, Docker, Engines
+from .conftest import Docker, Engines
 
 FIRST = 200_000
 
@@ -31,30 +29,8 @@ def subordinate_ids(engines: Engines) -> Iterator[str]:
 
 
 @pytest.fixture
-def remapped(engines: Engines, node: Node, image_root: Path, subordinate_ids: str) -> Iterator[Docker]:
-    """docker on a dockerd of its own, which has a containerd of its own."""
-    folder = engines.folder / "remap"
-    folder.mkdir(mode=0o711)
-    socket = f"unix://{folder}/docker.sock"
-    command = (
-        f"dockerd --userns-remap={subordinate_ids} --config-file {engines.docker_config} --host {socket} "
-        f"--data-root {folder}/root --exec-root {folder}/exec --pidfile {folder}/pid "
-        f"--cgroup-parent=/{engines.name} --iptables=false --ip6tables=false --bridge=none"
-    )
-    daemon = Daemon(command.split(), ["docker", "--host", socket, "version"], folder / "log", node.environ)
-    daemon.start()
-    try:
-        docker = Docker(engines)
-        docker.command = ["docker", "--host", socket]
-        docker.make_image(image_root, Docker.IMAGE)
-        yield docker
-        if there := docker.must("ps", "--all", "--quiet").split():
-            docker.must("rm", "--force", *there)
-    finally:
-        daemon.stop()
-        for point in [each for each in engines.mounts() if each.startswith(f"{folder}/")][::-1]:
-            subprocess.run(["umount", "--lazy", point], check=True)
-        shutil.rmtree(folder)
+def remapped(engines: Engines, private_docker: Callable[..., Docker], subordinate_ids: str) -> Docker:
+    return private_docker(f"--userns-remap={subordinate_ids}", "--config-file", str(engines.docker_config))
 
 
 @tried("userns")

@@ -13,6 +13,7 @@ from support.kubernetes_objects import GIB, Json, container, device, node, pod
 from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender import cluster as cluster_module
 from xpu_runtime.kubernetes.extender import devices as devices_module
+from xpu_runtime.kubernetes.extender import verdicts as verdicts_module
 from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.extender.objects import Assumed, Decided
 from xpu_runtime.kubernetes.extender.verdicts import FITS, FULL, NEVER
@@ -277,10 +278,13 @@ def test_a_whole_list_ends_pods_that_it_lacks_except_those_being_bound() -> None
     assert free(of) == [16, 16]
 
 
-def test_more_demands_than_are_remembered_are_judged_all_the_same() -> None:
+def test_more_demands_than_are_remembered_are_judged_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_MOST_SHARED", 8)
+    monkeypatch.setattr(verdicts_module, "_MOST_DEMANDS", 8)
     of = cluster(node("n1"))
-    for amount in range(1, 600):
+    for amount in (*range(1, 33), *range(1, 33)):
         assert verdict(of, pod("p", mem=amount)) == (NEVER if amount > 16 else pytest.approx(FITS + 5, abs=5))
+        assert max(len(of._shared), len(of._state.verdicts._by_demand)) <= 9
 
 
 def test_amounts_that_no_two_nodes_have_alike_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
