@@ -152,10 +152,10 @@ def cpu_ns(pid: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What the agent costs.")
+    parser = argparse.ArgumentParser(description="Measures the cost of the agent.")
     parser.add_argument("prefixes", metavar="PREFIX", nargs="+", help="where the product is installed")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in their name")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with TEXT in their names")
     options = parser.parse_args()
     print(timing.busy())
     nodes: dict[str, Node] = {}

@@ -250,7 +250,7 @@ def main() -> None:
         plain, slice_ = bench.bundle("plain"), bench.bundle("slice", "XPU_MEM=1G")
         cases = {
             "runc alone": bench.cycle(RUNC, plain),
-            "no XPU asked for": bench.cycle(bench.runtime, plain),
+            "without a device": bench.cycle(bench.runtime, plain),
             "a slice held by the driver": bench.cycle(bench.runtime, slice_),
             "the same, and cores by the interposers": bench.cycle(
                 bench.runtime, bench.bundle("capped", *wanted)

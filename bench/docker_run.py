@@ -104,7 +104,7 @@ def main() -> None:
             stack.callback(docker.close)
             cases = {
                 "runc": docker.run(),
-                "xpu, no XPU asked for": docker.run("--runtime=xpu"),
+                "xpu, without a device": docker.run("--runtime=xpu"),
                 "xpu, a slice held by the driver": docker.run("--runtime=xpu", "-e", "XPU_MEM=1G"),
                 "the same, and cores": docker.run("--runtime=xpu", "-e", "XPU_MEM=1G", "-e", "XPU_CORES=30"),
             }

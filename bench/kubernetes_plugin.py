@@ -122,7 +122,7 @@ def _print(name: str, times: int, call: Callable[[], object]) -> None:
 def _memory(pid: int) -> str:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    return f"{kib['Rss'] / 1024:.1f} MiB resident, {kib['Anonymous'] / 1024:.1f} MiB of it no file's"
+    return f"{kib['Rss'] / 1024:.1f} MiB resident, {kib['Anonymous'] / 1024:.1f} MiB of it anonymous"
 
 
 def _processor_s(pid: int) -> float:

@@ -43,7 +43,7 @@ def main(launcher: str, runs: int) -> None:
             cases = {
                 "runc": call(RUNC, in_root, compiled),
                 "behind the launcher": call(launcher, in_root, compiled),
-                "behind it, no configuration file": call(launcher, in_root, without),
+                "behind it, without a configuration file": call(launcher, in_root, without),
             }
             print(table(" ".join(words), interleave(cases, runs), "runc"), end="\n\n")
 

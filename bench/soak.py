@@ -108,7 +108,7 @@ def read_metrics(bench: Bench) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Whether the agent grows over many starts.")
+    parser = argparse.ArgumentParser(description="Checks whether the agent grows over many starts.")
     parser.add_argument("prefix", metavar="PREFIX", help="where the product is installed")
     parser.add_argument("--minutes", type=float, default=60)
     options = parser.parse_args()

@@ -45,5 +45,5 @@ def busy() -> str:
     """A line about the machine's other work, to judge the numbers by."""
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
     return f"load average: {load:.1f} on {processors} processors" + (
-        ": busy, take the numbers with care" if load > processors else ""
+        ": busy, be careful with the numbers" if load > processors else ""
     )

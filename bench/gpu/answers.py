@@ -62,15 +62,22 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     places.add_options(parser)
     parser.add_argument(
-        "--place", choices=places.KINDS[1:], default="container", help="beside the host (container)"
+        "--place",
+        choices=places.KINDS[1:],
+        default="container",
+        help="the place to compare with the host (container)",
     )
-    parser.add_argument("--mem", default="16G", help="the slice's, at most half of the card (16G)")
+    parser.add_argument("--mem", default="16G", help="the slice's memory, at most half of the card (16G)")
     parser.add_argument("--json", metavar="FILE", help="a line of JSON for each result as it comes")
-    parser.add_argument("--only", action="append", metavar="WORD", help="only what has this word in its name")
+    parser.add_argument(
+        "--only", action="append", metavar="WORD", help="only cases with this word in their names"
+    )
     parser.add_argument("--timeout", type=int, default=45, help="seconds for each case in each place (45)")
     parser.add_argument("--jobs", type=int, default=6, help="cases side by side (6)")
-    parser.add_argument("--cpu", action="store_true", help="on the processor, to rehearse the comparison")
-    parser.add_argument("--keep", metavar="FOLDER", help="where the output of cases that failed is kept")
+    parser.add_argument(
+        "--cpu", action="store_true", help="compute on the processor, to rehearse the comparison"
+    )
+    parser.add_argument("--keep", metavar="FOLDER", help="the folder for the output of failed cases")
     return parser.parse_args()
 
 
@@ -114,7 +121,7 @@ def compare(case: Case, native: Ran, inside: Ran | None, *, simulated: bool) -> 
     """Prints the results of the comparison."""
     if inside is None:
         last = native.last.removeprefix("FAILED: ")
-        card.check(False, f"{case.name}: not run in the slice, it has no end natively: {last}")
+        card.check(False, f"{case.name}: not run in the slice, it does not end natively: {last}")
         return
     if native.status == inside.status == card.SKIPPED:
         card.report("skipped", f"{case.name}: {native.last.removeprefix('skipped: ')}")
@@ -130,12 +137,12 @@ def compare(case: Case, native: Ran, inside: Ran | None, *, simulated: bool) -> 
     elif native.status:
         card.check(
             False,
-            f"{case.name}: nothing to compare with, it ends natively with {native.status}: {native.last}",
+            f"{case.name}: no comparison, it ends natively with {native.status}: {native.last}",
         )
     elif inside.status:
         card.check(False, f"{case.name}: ends with {inside.status} in the slice alone: {inside.last}")
     elif simulated and not any(each.get("simulated") for each in native.results.values()):
-        card.not_checked(f"{case.name}: ran in both places, and a simulated card computes nothing")
+        card.not_checked(f"{case.name}: ran in both places; a simulated card computes nothing")
 
 
 def compare_result(case: Case, name: str, native: Ran, inside: Ran) -> None:
@@ -155,13 +162,13 @@ def compare_result(case: Case, name: str, native: Ran, inside: Ran) -> None:
         wrong = f"{ours['error']:.1e} off, worst {ours['worst']:.1e}, bound {ours['bound']:.0e}"
         card.check(False, f"{what}: wrong in the slice alone: {wrong}; {differing(name, native, inside)}")
     elif not same and case.by_timing:
-        card.check(True, f"{what}: {bound}, of other bits, as its kernels are chosen by timing")
+        card.check(True, f"{what}: {bound}, other bits, because timing chooses its kernels")
     elif not same and ours["repeats"] and theirs["repeats"]:
         card.check(
             False, f"{what}: {bound}, repeats itself in each place, and {differing(name, native, inside)}"
         )
     else:
-        card.check(True, f"{what}: {bound}, {'the same bits' if same else 'of bits that do not repeat'}")
+        card.check(True, f"{what}: {bound}, {'the same bits' if same else 'bits that do not repeat'}")
 
 
 def differing(name: str, native: Ran, inside: Ran) -> str:
@@ -235,7 +242,7 @@ def main() -> None:
             pool.shutdown(wait=False, cancel_futures=True)
             # This comes before the places are closed, which takes some of the remaining time.
             for name in open_:
-                card.report("not run", f"{name}: this ended before both places had")
+                card.report("not run", f"{name}: the run ended before both places")
             raise
     card.end()
 

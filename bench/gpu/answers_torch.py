@@ -287,7 +287,7 @@ def killed(answers: Answers) -> None:
         time.sleep(0.02)
     missing = before - torch.cuda.mem_get_info()[0]
     card.check(held and less >= 1 << 30, f"another process held {card.mib(less)}")
-    card.check(missing <= 32 * card.MIB, f"killed, it has left {card.mib(max(0, missing))}")
+    card.check(missing <= 32 * card.MIB, f"left by the killed process: {card.mib(max(0, missing))}")
     answers.keep("the next", lambda: on[0] @ on[1], a.double() @ b.double(), FLOAT32)
 
 

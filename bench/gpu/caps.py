@@ -66,15 +66,17 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_options(parser)
     parser.add_argument("--loads", default="matmul,decode,eager,train", help="comma list of load.py's kinds")
-    parser.add_argument("--caps", type=_numbers, help="comma list, of each load alone (90,70,50,30,10)")
+    parser.add_argument("--caps", type=_numbers, help="comma list: caps of each load alone (90,70,50,30,10)")
     parser.add_argument("--no-pairs", action="store_true", help="each load alone only")
     parser.add_argument(
         "--only-pairs",
         action="store_true",
-        help="one turn on the host, none without a cap, and alone the caps that --caps names only",
+        help="pairs, with one turn on the host; each load alone only with --caps",
     )
-    parser.add_argument("--turns", type=int, default=2, help="of each load on the host and without a cap (2)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="that are judged of each phase (4)")
+    parser.add_argument(
+        "--turns", type=int, default=2, help="turns of each load on the host and without a cap (2)"
+    )
+    parser.add_argument("--seconds", type=float, default=4.0, help="judged seconds of each phase (4)")
     parser.add_argument("--mem", default="14G", help="memory of a slice for all loads (14G)")
     parser.add_argument("--tiny", action="store_true", help="tiny matrices, to try this on a simulated card")
     options = parser.parse_args()
@@ -96,7 +98,7 @@ def fit(options: argparse.Namespace, memory: int, record: Record) -> None:
     more = 0 if options.no_pairs else 2 * places.bytes_of(options.mem_of_one)
     need = 3 * places.bytes_of(options.mem) + more
     if need > memory:
-        said = f"1 GiB; {options.loads} would need {need >> 30} GiB: spin and short in their place"
+        said = f"1 GiB, with spin and short: {options.loads} would need {need >> 30} GiB"
         record.value("slice", said)
         options.loads, options.mem, options.mem_of_one = "spin,short", "1G", "1G"
 
@@ -229,8 +231,8 @@ class Session:
         self.natives[tuple(kinds)] = got, sum(work)
         self.record.value(
             f"{' beside '.join(kinds)} on the host",
-            f"{joined(got)} % of the device's time, {sum(got):.1f} together; {joined(work)} % of the work "
-            f"that each does alone; {phase.said}",
+            f"{joined(got)} % of the device's time, {sum(got):.1f} together; {joined(work)} % of the "
+            f"work of each alone; {phase.said}",
             got=got,
             work=work,
         )
@@ -268,9 +270,7 @@ class Session:
             100 * self._rate(each.runner, phase) / one.rate for each, one in zip(asked, alone, strict=True)
         ]
         if not all(each.is_near(phase.clock) for each in alone):
-            self.record.value(
-                "not measured", f"{name}: what a unit takes at {phase.clock:.0f} MHz, or near it"
-            )
+            self.record.value("not measured", f"{name}: the time of a unit near {phase.clock:.0f} MHz")
         self._tell(name, phase, found, work, native if len(asked) > 1 else None, work_native)
 
     def _tell(

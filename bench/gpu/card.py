@@ -110,7 +110,7 @@ def chosen(names: Iterable[str], words: Iterable[str] | None) -> list[str]:
     """The names that have one of the words in them; all without words. Ends the program if there is none."""
     names, words = list(names), list(words or [""])
     if missing_words := [word for word in words if not any(word in name for name in names)]:
-        sys.exit(f"nothing has {missing_words[0]!r} in its name: {', '.join(names)}")
+        sys.exit(f"no name contains {missing_words[0]!r}: {', '.join(names)}")
     return [name for name in names if any(word in name for word in words)]
 
 

@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root",
         default=environ.get("XPU_GPU_ROOT", ""),
-        help="a simulated driver's root; empty: the real one",
+        help="a simulated driver's root; empty: the real driver",
     )
     parser.add_argument(
         "--python",

@@ -182,7 +182,7 @@ class Trial:
         part = 100 * beside / self.alone
         self.record.check(
             part >= LEAST and self.worker.poll() is None,
-            f"{name}: the first one goes on, with {part:.0f} % of its kernels alone",
+            f"{name}: the first container goes on, with {part:.0f} % of its kernels alone",
         )
         if ends:
             wait_for(child, "errors", END_S)
@@ -196,7 +196,7 @@ class Trial:
             self.record.value(f"{name}, its program", "; ".join(said))
         if ends:
             failed = bool(said) and "CUDA_SUCCESS" not in said[0]
-            self.record.check(failed, f"{name}: its own program is told of it, each time")
+            self.record.check(failed, f"{name}: each call of its own program fails")
         self._comes_back(name, before)
 
     def _comes_back(self, name: str, before: int) -> None:
@@ -205,14 +205,14 @@ class Trial:
             time.sleep(0.02)
         self.record.check(
             left <= LEFT * MIB,
-            f"{name}: {left / MIB:+.0f} MiB of the card stay, {time.monotonic() - begin:.2f} s later",
+            f"{name}: {left / MIB:+.0f} MiB of the card stay in use, {time.monotonic() - begin:.2f} s later",
         )
 
     def end(self) -> None:
         self.worker.signal(signal.SIGTERM)
         well = wait_for(self.worker, "ended well", END_S)
         self.record.check(
-            well, f"the first container's work was right to its end: {'' if well else tail(self.worker)}"
+            well, f"the first container's work is right until its end: {'' if well else tail(self.worker)}"
         )
 
 

@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_options(parser)
     parser.add_argument("--rounds", type=int, default=5, help="processes in each place (5)")
-    parser.add_argument("--launches", type=int, default=20000, help="in each process (20000)")
+    parser.add_argument("--launches", type=int, default=20000, help="launches in each process (20000)")
     parser.add_argument("--mem", default="4G", help="the slices' memory (4G)")
     parser.add_argument("--place", choices=("sandbox", "container"), default="container")
     options = parser.parse_args()

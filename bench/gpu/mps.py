@@ -156,7 +156,7 @@ def logs(record: Record, folder: Path) -> None:
             for number, line in enumerate(lines[-LINES:], max(0, len(lines) - LINES) + 1):
                 record.value(f"MPS {path.name} {number}", " ".join(line.split()))
     if not found:
-        record.value("MPS logs", "none is there any more, what they ended with is in the error")
+        record.value("MPS logs", "they are removed; the error has their last lines")
 
 
 def judge(record: Record, cores: int, said: dict[str, str], host: dict[str, str], *, simulated: bool) -> None:
@@ -204,7 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_options(parser)
     parser.add_argument("--mem", default="4G", help="memory of each of the two slices (4G)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="that the clients compute (5)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds that the clients compute (5)")
     options = parser.parse_args()
     options.seconds = 1.0 if options.small else options.seconds
     with Record(options) as record:

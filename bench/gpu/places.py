@@ -379,7 +379,7 @@ def opened(
     on = machine or this_machine()
     for folder in [] if beside else runfolder.dead(PREFIX):
         runfolder.remove(folder, Path(on.prefix))
-        print(f"removed what a run that was killed has left: {folder}", file=sys.stderr, flush=True)
+        print(f"removed the leftovers of a killed run: {folder}", file=sys.stderr, flush=True)
     place = made(on, memory, cores, beside, **more)
     try:
         place.open()

@@ -30,13 +30,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--programs",
         metavar="FOLDER",
         default=os.environ.get("XPU_GPU_PROGRAMS", ""),
-        help="where the C programs are, built already (else they are built)",
+        help="the folder with built C programs (without it they are built)",
     )
     parser.add_argument(
         "--small",
         action="store_true",
         default=bool(os.environ.get("XPU_GPU_SMALL")),
-        help="in short, without a framework: for a simulated card",
+        help="a short form without a framework, for a simulated card",
     )
 
 
@@ -92,5 +92,5 @@ class Record:
             if done.returncode:
                 raise PlaceError(f"{name} cannot be built: {(done.stdout + done.stderr).strip()}")
         if not (BUILD / name).exists():
-            self.skip(f"{name} is not in {BUILD}, and there is no make and compiler to build it")
+            self.skip(f"{name} is not in {BUILD}, and there is no make or compiler to build it")
         return str(BUILD / name)

@@ -186,7 +186,7 @@ class Report:
         account = [each.account_after - each.account_before - each.change for each in self._steps]
         record.check(
             len(self._steps) == 2 * STEPS and max(map(abs, account)) <= 2 * MIB,
-            f"the account moves with each of {len(self._steps)} calls, and by as much",
+            f"the account moves with each of {len(self._steps)} calls by the same amount",
         )
         if not seen:
             record.value("the driver's figure of this process", f"none on the host, errors {watch.errors}")

@@ -66,7 +66,9 @@ class Runner:
     def unit_seconds(self) -> float:
         """The device's time for a unit."""
         self._tell(b"c")
-        self._wait(lambda: self._unit is not None, time.monotonic() + UNIT_S, "cannot say what a unit takes")
+        self._wait(
+            lambda: self._unit is not None, time.monotonic() + UNIT_S, "does not tell the time of a unit"
+        )
         assert self._unit is not None
         return self._unit
 

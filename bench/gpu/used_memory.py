@@ -243,13 +243,17 @@ def arguments(words: list[str]) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     places.add_options(parser)
-    parser.add_argument("--place", choices=places.KINDS[1:], default="container", help="(container)")
+    parser.add_argument(
+        "--place", choices=places.KINDS[1:], default="container", help="the slice's place (container)"
+    )
     parser.add_argument("--mem", default="4G", help="the slice's memory (4G)")
     parser.add_argument("--json", metavar="FILE", help="a line of JSON for each result as it comes")
-    parser.add_argument("--only", action="append", metavar="WORD", help="only what has this word in its name")
+    parser.add_argument(
+        "--only", action="append", metavar="WORD", help="only programs with this word in their names"
+    )
     parser.add_argument("--timeout", type=int, default=60, help="seconds for each program (60)")
     parser.add_argument(
-        "--jobs", type=int, default=4, help="slices side by side, where nothing is measured (4)"
+        "--jobs", type=int, default=4, help="slices side by side, when nothing is measured (4)"
     )
     return parser.parse_args(words)
 
@@ -294,7 +298,7 @@ def take(options: argparse.Namespace, place: Any, nvml: Nvml, case: str) -> None
         card.report("skipped", f"{case}: {output.strip().rpartition('skipped: ')[2]}")
     elif status not in (None, 0) or (READY not in output and TAKERS[case] is not ended):
         last = output.strip().split("\n")[-1][:300]
-        card.check(False, f"{case}: the program does not take it ({status}): {last}")
+        card.check(False, f"{case}: the program does not get its memory ({status}): {last}")
     else:
         judge(case, before, with_it, after)
     card.check(not alive, f"{case}: the program is gone")
@@ -304,11 +308,13 @@ def judge(case: str, before: Seen, with_it: Seen, after: Seen) -> None:
     lost, counted = (with_it.card - before.card) // card.MIB, (with_it.account - before.account) // card.MIB
     left = Seen((after.card - before.card) // card.MIB, (after.account - before.account) // card.MIB)
     card.report(f"{case}, MiB", f"card {lost:+}, account {counted:+}, difference {counted - lost:+}")
-    card.check(counted >= lost - BELOW, f"{case}: of what the card lost at most {BELOW} MiB are not counted")
-    card.check(counted <= lost + ABOVE, f"{case}: at most {ABOVE} MiB more are counted than the card lost")
+    card.check(counted >= lost - BELOW, f"{case}: the account misses at most {BELOW} MiB of the card's loss")
+    card.check(
+        counted <= lost + ABOVE, f"{case}: the account has at most {ABOVE} MiB more than the card's loss"
+    )
     held = left.card <= LEFT and left.account <= LEFT
     card.check(
-        held, f"{case}: after it {left.card} MiB on the card and {left.account} MiB in the account are left"
+        held, f"{case}: afterwards {left.card} MiB stay on the card, {left.account} MiB in the account"
     )
 
 

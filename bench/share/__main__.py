@@ -36,39 +36,46 @@ T = TypeVar("T")
 
 
 def arguments(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python3 -m share", description="How well limits on compute hold.")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m share", description="Measures how well limits on compute hold."
+    )
     parser.add_argument("prefix", type=Path, help="where the product is installed")
     parser.add_argument("--quick", action="store_const", const="quick", dest="set", help="a minute or two")
     parser.add_argument("--set", choices=scenarios.SETS, help="which scenarios (full)")
     # of both: argparse takes an option's own default from the first of a name
     parser.set_defaults(set="full")
-    parser.add_argument("--only", metavar="TEXT", help="of these, those with TEXT in their name")
+    parser.add_argument("--only", metavar="TEXT", help="only scenarios with TEXT in their names")
     parser.add_argument(
         "--part",
         type=_part,
         metavar="K/N",
         default=(1, 1),
-        help="of these, the K-th of N parts that take about as long each (--set full: 4 for 8 minutes each)",
+        help="only the K-th of N parts of equal length (--set full: 4 for 8 minutes each)",
     )
     parser.add_argument(
-        "--within", type=float, metavar="SECONDS", help="what would not end by then is left out, and said"
+        "--within",
+        type=float,
+        metavar="SECONDS",
+        help="leave out scenarios that would end later, and name them",
     )
-    parser.add_argument("--law", choices=runs.LAWS, default="ours", help="what holds the caps (ours)")
+    parser.add_argument("--law", choices=runs.LAWS, default="ours", help="the control law of the caps (ours)")
     parser.add_argument("--real", action="store_true", help="this machine's card, not a simulated one")
-    parser.add_argument("--topology", default="4xT4-R580", help="of the simulated cards (4xT4-R580)")
-    parser.add_argument("--cards", type=int, help="how many cards are used at once, for slow loads")
-    parser.add_argument("--seconds", type=float, help="of each load alone without a limit (5; --quick: 2)")
+    parser.add_argument("--topology", default="4xT4-R580", help="the simulated cards (4xT4-R580)")
+    parser.add_argument("--cards", type=int, help="the number of cards that are used at once")
     parser.add_argument(
-        "--out", type=Path, help="a folder for table.md and results.json, kept up to date, and overview.svg"
+        "--seconds", type=float, help="seconds of each load alone without a limit (5; --quick: 2)"
     )
-    parser.add_argument("--page", type=Path, help="a page whose part `share: LAW` gets a summary")
+    parser.add_argument("--out", type=Path, help="a folder for table.md, results.json and overview.svg")
+    parser.add_argument(
+        "--page", type=Path, help="a page with comments `share: LAW`; a summary goes between them"
+    )
     return parser.parse_args(words)
 
 
 def _part(text: str) -> tuple[int, int]:
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise argparse.ArgumentTypeError(f"{text} is no part, such as 2/4")
+        raise argparse.ArgumentTypeError(f"{text} is not a part such as 2/4")
     return int(number), int(count)
 
 
@@ -106,7 +113,7 @@ class Session:
             native = self.natives[load.name]
             said = "" if native.busy else f", {native.demand:.1f} % of the card"
             if load.saturates and not native.busy:
-                said += " (it waits for this host: take its figures with care)"
+                said += " (it waits for this host: be careful with its figures)"
             print(
                 f"{load.name} alone: {native.rate:.4f} s of work a second{said}, "
                 f"p99 of a launch {table.duration(native.p99_ns)}",
@@ -124,7 +131,7 @@ class Session:
             try:
                 if time.monotonic() + runs.length(scenario) > self._end:
                     self.left_out.append(scenario.name)
-                    print(f"{scenario.name}: left out, it would end too late", file=sys.stderr, flush=True)
+                    print(f"{scenario.name}: left out: it would end too late", file=sys.stderr, flush=True)
                     return
                 natives = [self.natives[container.load.name] for container in scenario.containers]
                 with self._agent_for(scenario):

@@ -47,7 +47,7 @@ def read(path: Path) -> Log:
     with path.open("rb") as file:
         head = file.read(_HEADER)
         if len(head) < _HEADER or head[:8] != b"XPULOAD1":
-            raise NotALog(f"{path} is no log of share-load")
+            raise NotALog(f"{path} is not a log of share-load")
         _, state, _, begin, count, failure = _HEAD.unpack_from(head)
         records = file.read(16 * count)  # the file is longer, and sparse
     launches = struct.unpack_from(f"<{_OCTAVES * _STEPS}Q", head, _HEAD.size)

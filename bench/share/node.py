@@ -66,7 +66,7 @@ class Node:
         try:
             for folder in runfolder.dead():
                 runfolder.remove(folder, self._prefix)
-                print(f"removed what a run that was killed has left: {folder}", file=sys.stderr, flush=True)
+                print(f"removed the leftovers of a killed run: {folder}", file=sys.stderr, flush=True)
             image.make(str(self.folder / "image"), [_build()])
             subprocess.run(["runc", "spec"], cwd=self.folder, check=True)
             if not self.real:
@@ -149,7 +149,7 @@ def _build() -> str:
         build = ["flock", str(BUILD / "share-load.lock"), "make", "-s", "-C", str(HERE / "load")]
         subprocess.run([*build, f"OUT={BUILD}"], check=True)
     elif not program.exists():
-        raise NodeError(f"no make to build {program} with: lay it there")
+        raise NodeError(f"{program} is missing, and there is no make to build it: copy it there")
     return str(program)
 
 

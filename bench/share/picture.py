@@ -36,8 +36,8 @@ def overview(title: str, judged: Sequence[tuple[Scenario, Result]], columns: int
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         f'<text x="14" y="24" font-size="16" font-weight="600">{escape(title)}</text>',
         f'<text x="14" y="43" font-size="11" fill="#57606a">{held} of {len(judged)} held. '
-        "Lines: share of the card by completed work. Bands: what was due, "
-        f"{BAND:.0f} points to either side.</text>",
+        "Lines: share of the card by completed work. Bands: the due share, "
+        f"plus or minus {BAND:.0f} points.</text>",
     ]
     for number, (scenario, result) in enumerate(judged):
         x, y = 10 + number % columns * WIDTH, 54 + number // columns * HEIGHT

@@ -116,5 +116,5 @@ def _wait_for(
                 raise NodeError(f"a load ended: {ended[0].output().strip() or 'it was killed'}")
         if time.monotonic() > end:
             late = [path.name for path, (state, _) in zip(paths, states, strict=True) if state < wanted]
-            raise NodeError(f"loads {', '.join(late)} are not where they should be after {seconds:.0f} s")
+            raise NodeError(f"loads {', '.join(late)} are late after {seconds:.0f} s")
         node.pause(0.05)

@@ -80,8 +80,8 @@ def summary(
     if alone:
         caps = sorted({cap for outcomes in alone.values() for cap in outcomes})
         lines += [
-            "Each load alone: what it got at each cap / what was due if that is less, in percent of the",
-            "card, and in brackets the error of the worst window in points.",
+            "Each load alone, at each cap: got / due if that is less, in percent of the card. In brackets:",
+            "the error of the worst window in points.",
             "",
             _row(["load", *(f"{cap} %" for cap in caps)]),
             _row(["---"] + ["---:"] * len(caps)),
@@ -90,8 +90,8 @@ def summary(
             lines.append(_row([name, *(_cell(outcomes[cap]) if cap in outcomes else "" for cap in caps)]))
         lines += [
             "",
-            "The mean error, and the p99 of launching calls: without a limit, and at two caps, where they",
-            "also wait for budget.",
+            "The mean error, and the p99 of launching calls: without a limit, and at two caps. Under a cap",
+            "they also wait for budget.",
             "",
             _row(["load", "mean error", "p99 without a limit", *(f"p99 at {cap} %" for cap in _P99_CAPS)]),
             _row(["---"] + ["---:"] * (len(_P99_CAPS) + 2)),
@@ -103,7 +103,7 @@ def summary(
         lines.append("")
     if together:
         lines += [
-            "Several, in their order:",
+            "Several loads, in their order:",
             "",
             _row(["scenario", "due %", "got %", "mean error", "worst", "idle %", "Jain", "given back"]),
             _row(["---"] + ["---:"] * 7),

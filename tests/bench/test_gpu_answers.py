@@ -36,10 +36,10 @@ def run(name: str, state: SimState, installed: Path, *words: str) -> subprocess.
 @pytest.mark.parametrize(
     ("with_it", "after", "said"),
     [
-        ((1000, 900), (0, 0), "FAILED: a: of what the card lost at most 64 MiB are not counted"),
-        ((1000, 1300), (0, 0), "FAILED: a: at most 256 MiB more are counted than the card lost"),
-        ((1000, 1000), (40, 0), "FAILED: a: after it 40 MiB on the card and 0 MiB in the account are left"),
-        ((1000, 1000), (0, 40), "FAILED: a: after it 0 MiB on the card and 40 MiB in the account are left"),
+        ((1000, 900), (0, 0), "FAILED: a: the account misses at most 64 MiB of the card's loss"),
+        ((1000, 1300), (0, 0), "FAILED: a: the account has at most 256 MiB more than the card's loss"),
+        ((1000, 1000), (40, 0), "FAILED: a: afterwards 40 MiB stay on the card, 0 MiB in the account"),
+        ((1000, 1000), (0, 40), "FAILED: a: afterwards 0 MiB stay on the card, 40 MiB in the account"),
     ],
 )
 def test_memory_that_is_not_counted_or_stays_is_a_failure(
@@ -96,7 +96,7 @@ ONE, TWO = bytes.fromhex("0000803f"), bytes.fromhex("00000040")  # 1.0 and 2.0
         (
             ONE + ONE,
             {"repeats": False},
-            "ok: case, a: 1.0e-07 off (at most 1e-05), of bits that do not repeat",
+            "ok: case, a: 1.0e-07 off (at most 1e-05), bits that do not repeat",
         ),
         (
             ONE + ONE,
@@ -127,7 +127,7 @@ def test_other_bits_are_no_fault_where_kernels_are_chosen_by_timing(
     case = answers.Case("case", by_timing=True)
     native, inside = (ran(tmp_path / name, value) for name, value in (("a", ONE + TWO), ("b", ONE + ONE)))
     answers.compare(case, native, inside, simulated=False)
-    assert capsys.readouterr().out.startswith("ok: case, a: 1.0e-07 off (at most 1e-05), of other bits")
+    assert capsys.readouterr().out.startswith("ok: case, a: 1.0e-07 off (at most 1e-05), other bits")
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_case_without_end_on_the_host_is_left_out_in_the_slice(
     words = ["--place", "sandbox", "--only", "copies", "--python", str(hanging), "--timeout", "1"]
     done = run("answers.py", up("1xT4-R580"), installed, *words)
     assert done.returncode == 1 and done.stdout.count("FAILED: ") == 1, done.stdout + done.stderr
-    assert "copies: not run in the slice, it has no end natively: no end within 1 s" in done.stdout
+    assert "copies: not run in the slice, it does not end natively: no end within 1 s" in done.stdout
     assert (hanging.parent / "begun").read_text() == "begun\n"
 
 
@@ -177,7 +177,7 @@ def test_cases_not_yet_compared_at_a_termination_are_named(
             (77, "skipped: no PyTorch"),
             "FAILED: case: ends with 77 in the slice alone: skipped: no PyTorch",
         ),
-        ((1, "oh"), (0, ""), "FAILED: case: nothing to compare with, it ends natively with 1: oh"),
+        ((1, "oh"), (0, ""), "FAILED: case: no comparison, it ends natively with 1: oh"),
         ((77, "skipped: none"), (77, "skipped: none"), "skipped: case: none"),
     ],
 )

@@ -152,7 +152,7 @@ def test_a_clock_without_a_measurement_is_reported(
     judged(monkeypatch, 1485, [0.5 / 0.0016] * 5)
     assert "not measured" not in capsys.readouterr().out
     judged(monkeypatch, 1400, [0.5 / 0.0016] * 5)
-    assert "not measured: phase: what a unit takes at 1400 MHz, or near it" in capsys.readouterr().out
+    assert "not measured: phase: the time of a unit near 1400 MHz" in capsys.readouterr().out
 
 
 # ---- beside each other ----

@@ -37,8 +37,8 @@ class Child:
     ("rate", "status", "used", "wrong"),
     [
         (90.0, None, [0, 0], ""),
-        (30.0, None, [0, 0], "the first one goes on, with 30 % of its kernels alone"),
-        (90.0, 1, [0, 0], "the first one goes on"),
+        (30.0, None, [0, 0], "the first container goes on, with 30 % of its kernels alone"),
+        (90.0, 1, [0, 0], "the first container goes on"),
         (90.0, None, [0, 64 << 20], "+64 MiB of the card stay"),
     ],
 )

@@ -85,7 +85,7 @@ def test_on_a_card_too_small_for_frameworks_caps_are_measured_with_other_loads(s
     words = ("--caps", "30", "--turns", "1", "--seconds", "1")
     status, text, results = small("caps.py", *words, how="--no-pairs")
     assert status in (0, 1), text
-    assert "slice: 1 GiB; matmul,decode,eager,train would need 42 GiB: spin and short in their place" in text
+    assert "slice: 1 GiB, with spin and short: matmul,decode,eager,train would need 42 GiB" in text
     assert {"spin at 30", "short at 30"} <= {each["name"] for each in results}, text
 
 
@@ -105,7 +105,7 @@ def test_the_drivers_reports_are_measured(small: Small) -> None:
     assert status == 0, text
     assert re.search(r"pids, pid namespace: \d+ inside, \d+ on the host", text)
     assert "the driver's figure after alloc: " in text and "utilisation while busy: " in text
-    assert "ok: the account moves with each of 10 calls, and by as much" in text
+    assert "ok: the account moves with each of 10 calls by the same amount" in text
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_an_account_that_does_not_move_is_found(capsys: pytest.CaptureFixture[st
     assert not failures(capsys.readouterr().out)
     report(account=0).memory(watched(0.1, reported.STEP), [])
     assert failures(capsys.readouterr().out) == [
-        "FAILED: the account moves with each of 10 calls, and by as much"
+        "FAILED: the account moves with each of 10 calls by the same amount"
     ]
 
 

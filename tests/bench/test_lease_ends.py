@@ -123,7 +123,7 @@ def test_a_step_that_no_longer_fits_is_left_out(run: Callable[..., Run]) -> None
     )
     done = run(*steps, seconds=20)
     assert done.outcomes() == {"first": "ok", "long": "left out", "short": "ok"}
-    assert "left out long" in done.text() and "it wants 60" in done.text()
+    assert "left out long" in done.text() and "60 are needed" in done.text()
 
 
 def test_a_step_has_at_most_the_runs_remaining_time(run: Callable[..., Run]) -> None:

@@ -135,8 +135,8 @@ def test_a_long_failure_is_printed_with_its_end_which_has_the_remedy(run: Callab
         shell("doctor", f"echo 'problem  kit: {long}'; exit 1", measures=False),
     )
     assert f"FAILED one: {long}" in done.text() and f"FAILED doctor: problem  kit: {long}" in done.text()
-    assert "would be our fault: a fault" in done.text()
-    assert "would be our fault: a fault" in (done.out / "summary.md").read_text()
+    assert "our fault would be: a fault" in done.text()
+    assert "our fault would be: a fault" in (done.out / "summary.md").read_text()
 
 
 def test_our_own_fault_is_named_only_if_something_was_measured(run: Callable[..., Run]) -> None:
@@ -151,7 +151,7 @@ def test_our_own_fault_is_named_only_if_something_was_measured(run: Callable[...
     )
     rows = {line[9:21].strip(): line for line in done.text().splitlines() if line.startswith("FAILED   ")}
     nothing = {name for name, row in rows.items() if "nothing was measured (set up wrong" in row}
-    ours = {name for name, row in rows.items() if "would be our fault: a fault" in row}
+    ours = {name for name, row in rows.items() if "our fault would be: a fault" in row}
     assert (nothing, ours) == ({"no place", "crash", "no program"}, {"figures", "check", "doctor"})
     assert "FAILED no place: not measured: no container: 16G requested" in done.text()
 

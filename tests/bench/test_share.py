@@ -167,7 +167,7 @@ def test_an_invalid_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("0/4", "5/4", "2", "x/y"):
         with pytest.raises(SystemExit):
             arguments(["prefix", "--part", word])
-        assert f"{word} is no part, such as 2/4" in capsys.readouterr().err
+        assert f"{word} is not a part such as 2/4" in capsys.readouterr().err
     assert arguments(["prefix", "--part", "2/4"]).part == (2, 4)
 
 
@@ -191,7 +191,7 @@ def test_a_scenario_that_would_end_too_late_is_left_out_and_named(
         node.__exit__()
     assert ran == [short.name] and session.left_out == ["long"]
     assert [one.name for one, _ in judged] == [short.name]
-    assert "long: left out, it would end too late" in capsys.readouterr().err
+    assert "long: left out: it would end too late" in capsys.readouterr().err
 
 
 def _run(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -110,7 +110,7 @@ def test_the_next_run_removes_a_killed_runs_leftovers_and_not_a_living_runs(
     assert folder.exists() and runfolder.processes(folder) and cgroups_of(folder)
     with Node(installed, "1xT4-R580"):
         assert_nothing_of(folder)
-        assert f"removed what a run that was killed has left: {folder}" in capfd.readouterr().err
+        assert f"removed the leftovers of a killed run: {folder}" in capfd.readouterr().err
     assert living.poll() is None
     assert any(cgroups_of(folder_of(living)))
 

@@ -84,15 +84,15 @@ def compare(names: list[str]) -> None:
     try:
         known, branches = decided(), listed()
     except OSError as error:  # only these scripts were copied
-        card.report("exported, compared", f"with nothing: {error.strerror}: {error.filename}")
+        card.report("exported, compared", f"not possible: {error.strerror}: {error.filename}")
         return
     theirs = set(names)
     unknown = {_VARIANT.sub("", name) for name in theirs if not name.startswith(_DEBUGGER)} - known
-    card.report("exported, and nothing is decided about it", ", ".join(sorted(unknown)) or "none")
+    card.report("exported, without a decision", ", ".join(sorted(unknown)) or "none")
     branch = min(branches, key=lambda each: len(branches[each] ^ theirs))
     more, fewer = sorted(theirs - branches[branch]), sorted(branches[branch] - theirs)
-    card.report(f"exported beyond {branch} in {LISTED}", ", ".join(more) or "none")
-    card.report(f"in {branch} there and not exported", ", ".join(fewer) or "none")
+    card.report(f"exported, not by {branch} in {LISTED}", ", ".join(more) or "none")
+    card.report(f"exported by {branch} there, not here", ", ".join(fewer) or "none")
 
 
 def packed(names: list[str]) -> str:
@@ -155,14 +155,12 @@ def main() -> None:
                     if here != (address(interposer, mine[0]) if mine else there):
                         wrong.add(name)
     card.report("answers", f"{answers} of {', '.join(functions)}, {len(variants)} different addresses")
-    card.report("of them handed out as the interposer's", f"{len(ours)} functions")
+    card.report("of them the interposer's own", f"{len(ours)} functions")
     card.check(not strange, f"each address is that of an exported symbol{_some(strange)}")
-    card.check(
-        not wrong, f"the interposer hands out its own function for it, or the same address{_some(wrong)}"
-    )
+    card.check(not wrong, f"the interposer answers with its own function or the same address{_some(wrong)}")
     unasked = sorted(name for name in interposed & set(names) if name not in ours)
-    card.report("interposed, and reached by dlsym alone", ", ".join(unasked) or "none")
-    card.report("interposed, and not in this driver", ", ".join(sorted(interposed - set(names))) or "none")
+    card.report("interposed, reached only by dlsym", ", ".join(unasked) or "none")
+    card.report("interposed, not in this driver", ", ".join(sorted(interposed - set(names))) or "none")
     compare(names)
     # the last result: a record's row has no room for all of it
     card.report("exported, packed", packed(names))

@@ -54,7 +54,7 @@ _KNOWN = "/opt/nvidia/lib64"
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kit", type=Path, default=kit.KIT, help="the folder that `make lease` made")
-    parser.add_argument("--any-kit", action="store_true", help="a packed tree of other sources will do")
+    parser.add_argument("--any-kit", action="store_true", help="accept a packed tree of other sources")
     return parser.parse_args()
 
 
@@ -91,7 +91,7 @@ def product_python() -> str:
     behind = [os.path.realpath(path) for path in (shutil.which("python3"), sys.executable) if path]
     candidates = list(dict.fromkeys(["/usr/bin/python3", *behind]))
     found = next((each for each in candidates if ran(each, "-IS", "-c", _NEEDED)[0]), "")
-    none = f"none of {', '.join(candidates)} will do"
+    none = f"{', '.join(candidates)} are unsuitable"
     card.check(bool(found), f"the product's interpreter: {found or none}")
     return found
 
@@ -102,7 +102,7 @@ def measuring_python() -> str:
     candidates = list(dict.fromkeys([*filter(None, [shutil.which("python3")]), sys.executable, *kept]))
     found = next((each for each in candidates if ran(each, "-c", _HAS_TORCH)[0]), "")
     without = f"{candidates[0]}; no torch in any of {', '.join(candidates)}"
-    card.report("the interpreter that measures", found or without)
+    card.report("the measuring interpreter", found or without)
     return found or candidates[0]
 
 
@@ -155,11 +155,11 @@ def find_driver() -> None:
         return
     folder, why = found.refused_folder, found.refused
     if not folder:
-        folder, why = elsewhere(), "it is in no place that hosts are known for"
+        folder, why = elsewhere(), "it is in no known folder"
     if folder:
         offer(folder, why, writable=bool(found.refused_folder))
     elif nodes := sorted(glob.glob("/dev/nvidia[0-9]*") + glob.glob("/proc/driver/nvidia/version")):
-        card.check(False, f"{nodes[0]} is there, and no library of a driver: {found.missing}")
+        card.check(False, f"{nodes[0]} exists without a driver's library: {found.missing}")
     else:
         card.report("the driver", kit.NO_DRIVER)
 
@@ -170,13 +170,13 @@ def offer(folder: str, why: str, *, writable: bool) -> None:
     if not writable:
         _, text = ran(which("ldconfig") or "ldconfig", folder)
         if search.search("/").folder:
-            card.check(True, f"ldconfig {folder}, as {why}")
+            card.check(True, f"ldconfig {folder}: {why}")
             return
-        why += f", and after ldconfig {folder} the product finds it not: {text or 'nothing said'}"
+        why += f", and ldconfig {folder} did not help: {text or 'it printed nothing'}"
     with contextlib.suppress(OSError):
         shutil.copytree(folder, _KNOWN, symlinks=True, dirs_exist_ok=True)
         os.chmod(_KNOWN, 0o755)  # the copied mode was the other folder's
-    card.check(bool(search.search("/").folder), f"{folder} is copied to {_KNOWN}, as {why}")
+    card.check(bool(search.search("/").folder), f"{folder} is copied to {_KNOWN}: {why}")
 
 
 def elsewhere() -> str:
@@ -236,7 +236,7 @@ def unpack(folder: Path, python: str) -> str:
 def install(folder: Path, manifest: dict[str, Any], python: str, any_kit: bool) -> bool:
     """Installs the product in ROOT, built here or packed. False: neither worked."""
     changed = kit.differences(manifest) if manifest else []
-    other = f"{len(changed)} of the kit's sources are others here, such as {', '.join(changed[:3])}"
+    other = f"{len(changed)} of the kit's sources differ here, such as {', '.join(changed[:3])}"
     failure = build(folder, python, "" if changed else manifest.get("commit", ""))
     if not failure:
         card.report("built here", other if changed else "from the kit's sources")
@@ -274,7 +274,7 @@ def main() -> None:
     try:
         set_up(arguments())
     except OSError as error:
-        place = f"{kit.PLACE} and {BUILD} must be writable: mount a tmpfs over what is not"
+        place = f"{kit.PLACE} and {BUILD} must be writable: mount a tmpfs on a folder that is not"
         card.check(False, f"{error}: {place}")
     card.end()
 

@@ -161,7 +161,7 @@ def main() -> None:
                 card.report(name, value)
         # A missing fact must not keep the others back.
         except Exception as error:
-            card.report(group.__name__, f"no more of it: {type(error).__name__}: {error}")
+            card.report(group.__name__, f"unreadable: {type(error).__name__}: {error}")
 
 
 main()

@@ -63,7 +63,7 @@ def digest(path: Path) -> str:
 
 def read(kit: Path) -> dict[str, Any]:
     """The manifest of a whole kit. KitError."""
-    todo = "run `make lease` where the kit is made, and bring build/lease along"
+    todo = "run `make lease` on the other machine, and copy build/lease here"
     try:
         manifest = json.loads((kit / MANIFEST).read_text())
     except (OSError, ValueError) as error:
@@ -78,7 +78,7 @@ def read(kit: Path) -> dict[str, Any]:
         raise KitError(f"{kit / MANIFEST} is not whole ({type(error).__name__}: {error}): {todo}") from error
     for path, size, sha256 in entries:
         if not path.is_file() or path.stat().st_size != size or digest(path) != sha256:
-            raise KitError(f"{path} is missing or not the one that was packed: {todo}")
+            raise KitError(f"{path} is missing or differs from the packed one: {todo}")
     return dict(manifest)
 
 

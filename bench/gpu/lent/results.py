@@ -325,7 +325,7 @@ def _our_fault(outcome: Outcome) -> str:
     """The fault to consider for a failure, which may as well be the machine's."""
     if outcome.bad and outcome.nothing:
         return "; nothing was measured (set up wrong, or no container starts)"
-    return f"; would be our fault: {outcome.fault}" if outcome.bad and outcome.fault else ""
+    return f"; our fault would be: {outcome.fault}" if outcome.bad and outcome.fault else ""
 
 
 def _step_by_step(room: int, groups: Sequence[Sequence[str]]) -> list[str]:

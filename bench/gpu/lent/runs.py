@@ -102,7 +102,7 @@ def _harness(machine: Machine) -> list[str]:
 
 
 NODE = (
-    Step("doctor", 40, _xpu("doctor"), "it finds a problem that is none", measures=False),
+    Step("doctor", 40, _xpu("doctor"), "it reports a problem that does not exist", measures=False),
     Step("devices", 30, _xpu("devices"), "not nvidia-smi's card, total - reserved, driver", measures=False),
 )
 
@@ -113,25 +113,25 @@ RUNS: dict[int, tuple[Step, ...]] = {
             "containers",
             120,
             _program("containers.py"),
-            "no start, another size than the slice's in it, or 5 GiB granted of 4",
+            "it does not start, shows another size than the slice's, or grants 5 GiB of 4",
         ),
         Step(
             "used memory",
             90,
             _program("used_memory.py"),
-            "the card loses memory that no account has, or the other way round",
+            "the card's loss and the account differ",
         ),
         Step(
             "answers",
             150,
             _program("answers.py", "--mem", "2G"),
-            "a result in the slice that is not the one beside it",
+            "a result in the slice that differs from the host's",
         ),
         Step(
             "cases",
             150,
             _cases("container"),
-            "a case that fails in the slice and holds outside, or a limit passed",
+            "a case fails only in the slice, or a limit is passed",
         ),
     ),
     2: (
@@ -140,31 +140,31 @@ RUNS: dict[int, tuple[Step, ...]] = {
             "launches",
             110,
             _program("launches.py"),
-            "at no cap a launch costs 1 us more than outside",
+            "without a cap, a launch costs 1 us more than outside",
         ),
         Step(
             "caps",
             400,
             _program("caps.py"),
-            "a share 3 points off its cap, 10 in 2 s, or 2 % of throughput lost at no cap",
+            "a share 3 points off its cap, 10 in 2 s, or 2 % of throughput lost without a cap",
         ),
     ),
     3: (
         *NODE,
         Step("reported", 70, _program("reported.py"), "memory or pids of one process taken for another's"),
-        Step("share", 160, _share, "shares of spin kernels that are worse than on the simulated card"),
+        Step("share", 160, _share, "spin kernels' shares are worse than on the simulated card"),
         Step(
             "look-ups",
             60,
             _cases("sandbox", "look-ups", "overhead"),
-            "a look-up that this driver answers otherwise, or a call that costs more than said",
+            "a look-up gets another answer than the driver's, or a call costs more than documented",
         ),
-        Step("mixes", 125, _mixes, "as of share", brief=False),
+        Step("mixes", 125, _mixes, "as for share", brief=False),
         Step(
             "isolation",
             60,
             _program("isolation.py"),
-            "a container's work ends or is wrong when another one goes wrong, or memory stays",
+            "a fault in one container ends or spoils another's work, or memory stays",
         ),
         Step(
             "mps",
@@ -178,7 +178,7 @@ RUNS: dict[int, tuple[Step, ...]] = {
             "boundary",
             100,
             _program("boundary/run"),
-            "none: what fails is what a limit in the kernel driver's place would need",
+            "none: a failure says that this driver does not allow a limit at the kernel driver's boundary",
         ),
     ),
 }

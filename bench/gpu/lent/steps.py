@@ -84,7 +84,7 @@ class Steps:
         if self._stopped:
             outcome.last = f"not started: {self._stopped}"
         elif limit < seconds / 2:
-            outcome.last = f"not started: {max(0.0, limit):.0f} s are left, and it wants {seconds:.0f}"
+            outcome.last = f"not started: {max(0.0, limit):.0f} s are left, {seconds:.0f} are needed"
         else:
             self._run(outcome, command, (limit, grace), environ or {})
         words = {"word": outcome.word, "seconds": round(outcome.seconds, 1), "fault": fault}
