@@ -1,9 +1,9 @@
-"""CDI devices of ours (`docker run --device yoyoworks.com/xpu=4g`), as the variables that they stand for.
+"""Our CDI devices (`docker run --device yoyoworks.com/xpu=4g`), as the variables that they stand for.
 
-An engine that injects a device of the file that vendors/cdi_file.py writes adds the device's variable to the
-container's: XPU_CDI_<NAME>, with the device's name and its part of a request, as `4g mem=4G`. Each device has
-a variable of its own, as those of several would overwrite each other. An image can set one too, and gets by
-it what it would get by XPU_MEM. Knows neither the file nor the node's devices.
+vendors/cdi_file.py writes the CDI file. An engine that injects one of its devices adds the device's variable
+to the container: XPU_CDI_<NAME>, with the device's name and its part of a request, such as `4g mem=4G`. Each
+device has its own variable, because devices would overwrite a common one. An image can set such a variable
+too, and gets no more than by XPU_MEM. This module knows neither the file nor the node's devices.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from xpu_runtime.request.units import parse_memory
 KIND = "yoyoworks.com/xpu"
 #: The device whose size the container's own variables give.
 SLICE = "slice"
-#: The device that stands for all of the node's.
+#: The device that means all of the node's devices.
 ALL = "all"
-#: The keys of a device's value, with the variable that each means.
+#: The keys of a device's value, each with its variable.
 VARIABLES = {
     "mem": "XPU_MEM",
     "cores": "XPU_CORES",
     "count": "XPU_COUNT",
     "device": "XPU_VISIBLE_DEVICES",
 }
-#: The characters of a device's value, besides letters and digits. An image may have written it, and messages
-#: and events show it: no line break, and no list of amounts.
+#: The characters of a device's value, besides letters and digits. An image may have written the value, and
+#: messages and events show it. So it has no line break and no list of amounts.
 _MARKS = frozenset("-_.:/%")
 _LONGEST = 80
-#: How many of a container's devices a message names.
+#: The most devices of a container that a message names.
 _NAMED = 4
-#: One of them says how much a `slice` is.
+#: The variables that can give the size of a `slice`.
 _SIZES = {*VARIABLES.values(), "XPU_RESERVATION"}
 
 
 def variable(name: str, part: dict[str, str]) -> str:
-    """The variable of the device `name`, with its value; `part` has its part of the request by VARIABLES."""
+    """The variable of the device `name`, with its value. `part`: its part of the request, by VARIABLES."""
     return f"{_key(name)}={' '.join([name, *(f'{word}={value}' for word, value in part.items())])}"
 
 
@@ -44,10 +44,10 @@ def _key(name: str) -> str:
 
 
 class _Device:
-    """A device that the container has been given, and its part of the request by the XPU_* variable."""
+    """A device of the container, and its part of the request by XPU_* variable."""
 
     def __init__(self, text: str) -> None:
-        """ValueError where `text` is no value of a device."""
+        """ValueError if `text` is not a device's value."""
         self.name, *words = text.split(" ")
         self.part: dict[str, str] = {}
         for word in words:
@@ -82,10 +82,10 @@ def _together(devices: list[_Device]) -> str:
 def expanded(
     variables: dict[str, str], spellings: dict[str, Spelling], has_default: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """The variables with the meaning of their CDI devices in the place of those, and all that is wrong.
+    """The variables, with XPU_* variables in the place of CDI devices; and all problems.
 
-    `has_default`: the configuration says how much a container gets that does not say it. Devices add up: two
-    cards are two, and two sizes are two slices. What a container asks for besides must not contradict them.
+    `has_default`: the configuration has a default amount of memory. Devices add up: two cards are two, and
+    two sizes are two slices. The container's other variables must not contradict them.
     """
     found = {name: value for name, value in variables.items() if not name.startswith(CDI_PREFIX)}
     devices, problems = _given(variables)
@@ -131,7 +131,7 @@ def _given(variables: dict[str, str]) -> tuple[list[_Device], list[str]]:
 
 
 def _cards(devices: list[_Device]) -> list[str]:
-    """What devices that are whole ones name; ValueError with the problem."""
+    """The cards of whole devices. ValueError with the problem."""
     cards = [device.part["XPU_VISIBLE_DEVICES"] for device in devices]
     if "all" in cards and len(cards) > 1:
         raise ValueError(f"{_together(devices)} do not add up: leave one out")
@@ -139,7 +139,7 @@ def _cards(devices: list[_Device]) -> list[str]:
 
 
 def _sum(sizes: list[_Device]) -> dict[str, str]:
-    """Several sizes as one request; ValueError with the problem."""
+    """One request for several sizes. ValueError with the problem."""
     if len(sizes) == 1:
         return sizes[0].part
     names = _together(sizes)

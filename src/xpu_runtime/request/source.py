@@ -1,8 +1,8 @@
-"""The request of a container: from its environment and annotations, checked against the policy.
+"""The request of a container, from its environment and annotations, checked against the policy.
 
-Any image can set variables. Annotations are set through the engine; in Kubernetes by the author of the pod,
-so that they prove no privilege either. An annotation `yoyoworks.com/xpu-mem` means XPU_MEM and overrides the
-variable. Knows specs and the configuration, and neither the devices nor the ledger.
+Any image can set variables. The engine sets annotations, and in Kubernetes the pod's author does. So neither
+proves a privilege. The annotation `yoyoworks.com/xpu-mem` means XPU_MEM and overrides the variable. This
+module knows specs and the configuration, but not the devices or the ledger.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _REQUIRE_PREFIX = "NVIDIA_REQUIRE_"
 
 
 def from_spec(spec: Spec, config: Config, bundle: str = "") -> Request | None:
-    """The request of the container with this spec, None if it asks for nothing. `bundle`: of an engine.
+    """The request of the container with this spec; None if it asks for nothing. `bundle`: the engine's.
 
-    RequestError, with all problems, where it is wrong or the policy does not allow it.
+    RequestError, with all problems, if the request is wrong or against the policy.
     """
     annotations = oci_spec.annotations_of(spec)
     environment = oci_spec.environment_of(spec)
@@ -73,7 +73,7 @@ def from_spec(spec: Spec, config: Config, bundle: str = "") -> Request | None:
         requesting = {name: environment[name] for name in FOR_PROGRAMS if name in environment}
     variables = {**requesting, **by_annotation}
     if _is_by_image(variables):
-        from xpu_runtime.oci import build_step  # few containers ask so
+        from xpu_runtime.oci import build_step  # few containers ask this way
 
         if build_step.is_one(bundle, spec):
             return None
@@ -99,10 +99,9 @@ def _of_pod(
     container: PodContainer,
     config: Config,
 ) -> Request:
-    """The request of a pod's container: the amounts of its pod, and its author's choices about how they are
-    held.
+    """The request of a pod's container: the pod's amounts, and the author's choices of how to hold them.
 
-    NVIDIA's names of devices and amounts do not count: images set those, whatever the pod asks for.
+    NVIDIA's variables for devices and amounts do not count, because images set them for any pod.
     """
     from xpu_runtime.request import pod
 
@@ -144,7 +143,7 @@ def _completed(request: Request, spec: Spec, config: Config) -> Request:
 
 
 def _not_by_variable(name: str) -> str:
-    """The problem and its remedy if the policy does not allow such a container to ask by variables."""
+    """The problem, and its remedy, if the policy forbids the container to ask by variables."""
     return (
         f"{name} is set in an unprivileged container, and the configuration's "
         "policy.accept_env_when_unprivileged is false: "
@@ -153,7 +152,7 @@ def _not_by_variable(name: str) -> str:
 
 
 def asks(spec: Spec) -> bool:
-    """Whether the spec has any of our variables or annotations, correct or not; needs no configuration."""
+    """Whether the spec has any of our variables or annotations, correct or not. Needs no configuration."""
     if oci_spec.is_sandbox(spec):
         return False
     environment = oci_spec.environment_of(spec)
@@ -167,8 +166,7 @@ def asks(spec: Spec) -> bool:
 def asks_for_nothing(path: str) -> bool:
     """Whether the spec in the file `path` certainly has none of our variables and annotations.
 
-    For a spec that could not be read or used: a container that asks for nothing must not fail because of
-    that.
+    It serves a spec that cannot be read or used: a container that asks for nothing must still start.
     """
     try:
         try:
@@ -214,9 +212,9 @@ def _from_variables(
 ) -> tuple[Request | None, list[str]]:
     """The request in a container's variables (None if they ask for nothing), and its problems.
 
-    An NVIDIA_* variable counts where the XPU_* variable of the same meaning is not set. The values `all` and
-    `none` of NVIDIA_VISIBLE_DEVICES, which many images set, count only where no XPU_* variable is set; a list
-    of devices counts always. Both mean that the image is made for NVIDIA's devices.
+    An NVIDIA_* variable counts if the XPU_* variable of the same meaning is not set. Many images set
+    NVIDIA_VISIBLE_DEVICES to `all` or `none`: these values count only if no XPU_* variable is set. A list of
+    devices always counts. Both mean that the image is made for NVIDIA's devices.
     """
     ours = {name: value for name, value in variables.items() if _is_ours(name)}
     selection = _selection_by_alias(variables)
@@ -249,14 +247,13 @@ def _from_variables(
 
 
 def _is_by_image(variables: dict[str, str]) -> bool:
-    """Whether the only variables that ask are those that many images set."""
+    """Whether all of the asking variables are ones that many images set."""
     devices = _selection_by_alias(variables).get("XPU_VISIBLE_DEVICES")
     return devices is not None and devices.value in ("all", "none") and not any(map(_is_ours, variables))
 
 
 def _requirements(variables: dict[str, str]) -> dict[str, str]:
-    """The conditions of an image for NVIDIA's devices, by the variable; none if the container sets its
-    own."""
+    """The image's conditions for NVIDIA's devices, by variable. None if the container sets its own."""
     if "XPU_REQUIRE" in variables or variables.get("NVIDIA_DISABLE_REQUIRE", "") in ("true", "1"):
         return {}
     return {
@@ -274,7 +271,7 @@ def _selection_by_alias(variables: dict[str, str]) -> dict[str, Spelling]:
     found = {}
     devices = variables.get("NVIDIA_VISIBLE_DEVICES")
     if devices is None and "CUDA_VERSION" in variables and "NVIDIA_REQUIRE_CUDA" not in variables:
-        devices = "all"  # images made before the variable existed say only which CUDA they bring
+        devices = "all"  # images older than the variable only tell their CUDA version
     devices = (devices or "").strip()
     if devices not in ("", "void"):
         found["XPU_VISIBLE_DEVICES"] = Spelling("NVIDIA_VISIBLE_DEVICES", devices)
@@ -316,7 +313,7 @@ def _may_expand_to_one(name: str, value: str) -> bool:
 
 
 def _policy_violations(request: Request, config: Config, spellings: dict[str, Spelling]) -> list[str]:
-    """The parts of the request that the policy does not allow an unprivileged container.
+    """The parts of the request that the policy forbids an unprivileged container.
 
     Limits that depend on the device (a share of its memory, the number of devices that `all` means) are
     checked at placement.
@@ -355,7 +352,7 @@ def _rank(priority: str) -> int:
 
 
 def _without_a_cap(request: Request, spellings: dict[str, Spelling]) -> list[str]:
-    """A problem for each variable that says how a cap on cores is held, where there is no cap."""
+    """A problem for each variable about a cap on cores, if the container has no cap."""
     if request.caps_cores or request.choice == "none":
         return []
     todo = "XPU_CORES=100 is no cap: ask for less" if request.cores else "add XPU_CORES, such as XPU_CORES=30"
@@ -369,7 +366,7 @@ def _without_a_cap(request: Request, spellings: dict[str, Spelling]) -> list[str
 
 
 def _shared(request: Request, config: Config) -> Request:
-    """The request with `sched` and `priority` of the configuration, where it sets neither."""
+    """The request. The configuration gives the `sched` and `priority` that it does not set."""
     priority, most = config.cores_priority, config.policy_max_priority
     if most is not None and not request.privileged:
         priority = min(priority, most, key=_rank)
@@ -377,15 +374,15 @@ def _shared(request: Request, config: Config) -> Request:
 
 
 def _capped(request: Request, config: Config) -> Request:
-    """The request with the default cap on cores, or else the policy's maximum, where it sets none.
+    """The request. If it sets no cap on cores, it gets the default one, or the policy's maximum.
 
-    The same for memory depends on the device: see candidates.py.
+    The default of memory depends on the device: see candidates.py.
     """
     if request.cores is not None or request.choice == "none":
         return request
     cores, origin = config.defaults_cores, "defaults.cores"
     maximum = None if request.privileged else config.policy_max_cores
     if maximum is not None and (cores or 100) > maximum:
-        # A multiple of the step, so that the request that a refusal offers is a valid one.
+        # A multiple of the step makes the request valid that a refusal offers.
         cores, origin = maximum // config.cores_step * config.cores_step or maximum, "policy.max_cores"
     return request if cores is None else request.replace(cores=cores, cores_from=origin)
