@@ -35,20 +35,20 @@ def cdi() -> None:
     """
 
 
-@cdi.command(short_help="Write the file that engines read.")
+@cdi.command(short_help="Write the CDI file that engines read.")
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
     type=click.Path(),
-    help="Another file, in JSON where its name ends with .json; - is standard output.",
+    help="Another file, in JSON if its name ends with .json; - is standard output.",
 )
 def generate(output: str | None) -> None:
-    """Write the file that engines read, /etc/cdi/yoyoworks.com-xpu.yaml: the sizes of the configuration, and
-    this node's devices.
+    """Write the CDI file that engines read, /etc/cdi/yoyoworks.com-xpu.yaml: the sizes of the configuration,
+    and this node's devices.
 
-    The package does so when it is installed. From then on the file is written anew when the devices change;
-    after a change of `cdi.sizes` do it yourself. A file there that is not ours is left alone.
+    The package writes it when you install it. xpu writes it again when the devices change. Run this command
+    after you have changed `cdi.sizes`. Another program's file at this path is left alone.
 
     \b
     Example:
@@ -85,16 +85,16 @@ def generate(output: str | None) -> None:
 class CdiDeviceJson(TypedDict):
     """A device that an engine can be asked for."""
 
-    #: As engines want it: `yoyoworks.com/xpu=4g`.
+    #: The name for engines: `yoyoworks.com/xpu=4g`.
     name: str
     #: The request that it stands for, as variables; empty: the container's own say it.
     request: dict[str, str]
 
 
-@cdi.command(name="list", short_help="Show the devices, by the names that engines want.")
+@cdi.command(name="list", short_help="Show the CDI devices, by their names for engines.")
 @json_option
 def list_(as_json: bool) -> None:
-    """Show the devices that `xpu cdi generate` would write now, by the names that engines want.
+    """Show the CDI devices that `xpu cdi generate` would write now, by their names for engines.
 
     \b
     Example:

@@ -35,10 +35,10 @@ def config() -> None:
 @click.argument("path", required=False, type=click.Path())
 @click.pass_context
 def check(context: click.Context, path: str | None) -> None:
-    """Print all that is wrong with the configuration.
+    """Print all problems of the configuration.
 
-    Checks PATH, or the file in use; of that one also that its low-level runtime and the devices in
-    policy.devices exist. Exit status 1 if anything is wrong.
+    Checks PATH, or the file in use. For the file in use it also checks that the low-level runtime and the
+    devices in policy.devices exist. Exit status 1 if there is a problem.
 
     \b
     Example:

@@ -69,7 +69,7 @@ _UUID = 12
 def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json: bool) -> None:
     """List the devices of this node and what is granted of each.
 
-    It asks the driver anew, so that containers started from now on get a changed MIG layout too.
+    It asks the driver again, so that new containers get a changed MIG layout.
 
     \b
       MEMORY       the total less the driver's own part: less than nvidia-smi's
@@ -78,13 +78,13 @@ def devices(quiet: bool, template_: str | None, wide: bool, watch: bool, as_json
                reports them; a dash if it does not
       GRANTED, CORES   granted to containers, with reservations of pods
       LIMITS BY    the backend that would hold a slice's memory limit, and how
-               strongly; for a whole MIG device the hardware
+               strongly; for a whole MIG device: the hardware
 
     A drained device gets no new slices (`xpu drain`). A reserved one gets only those of containers that name
     its reservation (`xpu reserve`).
 
-    On a terminal, columns without room are left out, and a line names them. --format has the fields of the
-    whole table; with json, an object a line as in --json.
+    On a terminal, columns without room are left out, and a line names them. --format takes the fields of the
+    whole table; `--format json` prints the objects of --json, one on each line.
 
     \b
     Example:

@@ -9,14 +9,14 @@ from xpu_runtime.ledger import events
 from xpu_runtime.vendors import marks
 
 
-@click.command(short_help="Give a device to no new container.")
+@click.command(short_help="Keep new containers off a device.")
 @click.argument("devices", metavar="DEVICE...", nargs=-1, required=True, shell_complete=completion.devices)
-@click.option("--reason", default="", metavar="TEXT", help="Shown in refusals and by `xpu devices`.")
+@click.option("--reason", default="", metavar="TEXT", help="The text in refusals and in `xpu devices`.")
 def drain(devices: tuple[str, ...], reason: str) -> None:
-    """Give DEVICE (an index or UUID) to no new container, privileged ones included.
+    """Keep new containers off DEVICE (an index or UUID), privileged ones too.
 
     Containers that hold a slice of it keep the slice until they end. A GPU stands for all of its MIG devices.
-    The device stays drained over reboots, until `xpu undrain`; repeat the command to change the reason.
+    The device stays drained across reboots, until `xpu undrain`; repeat the command to change the reason.
 
     \b
     Example:

@@ -59,20 +59,20 @@ Example:
 
 
 @click.command(short_help="Show the history of slices and devices.", help=_HELP)
-@click.option("--since", callback=_age, metavar="AGE", help="No older ones than 90s, 30m, 1h, 2d.")
+@click.option("--since", callback=_age, metavar="AGE", help="Only events of the last 90s, 30m, 1h or 2d.")
 @click.option(
     "--container",
     metavar="ID",
     shell_complete=completion.containers,
-    help="Only of containers with this id, start of an id, or name.",
+    help="Only events of containers with this id, start of an id, or name.",
 )
 @click.option(
     "--device",
     metavar="DEVICE",
     shell_complete=completion.devices,
-    help="Of the device with this index or the start of its UUID; refusals are of none.",
+    help="Only events of the device with this index or start of its UUID; refusals have no device.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object on each line, for scripts.")
 @click.option(
     "-f", "--follow", is_flag=True, help="Keep printing new events; with --since 0s print nothing older."
 )

@@ -23,7 +23,7 @@ _INTERVAL_S, _LONGEST_S = 1.0, 20.0
 def metrics(output: str | None) -> None:
     """Print the metrics of this node's devices, slices and events, in Prometheus' text format.
 
-    It takes a second, in which it measures the containers' shares. `xpu agent` serves the same on a
+    It takes a second, because it measures the containers' shares. `xpu agent` serves the same on a
     socket and, if the configuration says so, on a port of this machine. If devices and slices cannot be
     read, it prints xpu_up 0 and the ledger's counts, and the exit status is 1.
 

@@ -76,7 +76,7 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
       NAME     docker's name; in Kubernetes NAMESPACE/POD/CONTAINER; otherwise
                containerd's NAMESPACE/ID, with nerdctl its name for the id; a dash
                if the engine does not tell it in a second
-      USED     memory of the container's processes, of its limit
+      USED     memory of the container's processes, and its limit
       CORES    the cap. Without one: `equal turns` (the driver's time slices share
                the device among the containers that have work) or `side by side`
                (they run at the same time: mps)
@@ -91,13 +91,13 @@ def ps(no_trunc: bool, quiet: bool, template_: str | None, wide: bool, watch: bo
 
     `(2G unaccounted)` after USED is memory that the driver counts and the container's account does not,
     if it is more than 256M a process; `0% (95% unaccounted)` is the same for GOT, if it is more than 15
-    %. Either way a program goes round the interposer libraries. For the second the command watches 1.3
-    seconds longer. The state `reserved` is a Kubernetes pod's reservation, beyond the slices of its
+    %. Either way a program goes round the interposer libraries. For the second figure the command takes
+    1.3 seconds longer. The state `reserved` is a Kubernetes pod's reservation, beyond the slices of its
     containers.
 
-    On a terminal, columns without room are left out, and a line names them; HELD is then how strongly memory
-    and cores are held. --format has the fields of the whole table, ID in full, and Device, the UUID; with
-    json, an object a line as in --json.
+    On a terminal, columns without room are left out, and a line names them; HELD then shows how strongly
+    memory and cores are held. --format takes the fields of the whole table, ID in full, and Device, the UUID;
+    `--format json` prints the objects of --json, one on each line.
 
     \b
     Example:

@@ -25,10 +25,10 @@ from xpu_runtime.observe import containers
 def release(container: str | None, force: bool, pod: str | None) -> None:
     """Give back the slices of container ID (its id, the start of it, or its name).
 
-    A container that is still running keeps its devices, and loses the memory limits that the driver
-    holds: that needs --force.
+    A running container needs --force. It keeps its devices, and loses the memory limits that the driver
+    holds.
 
-    Kubernetes' device plugin releases the reservation of a pod once the pod is gone. --pod does so where
+    Kubernetes' device plugin releases the reservation of a pod once the pod is gone. --pod does so if
     the plugin does not run any more. A pod that still exists gets its reservation again. Its containers
     keep their slices.
 

@@ -27,15 +27,15 @@ def _name(context: click.Context, param: click.Parameter, value: str) -> str:
     help="The reservation's name.",
     shell_complete=completion.reservations,
 )
-@click.option("--reason", default="", metavar="TEXT", help="Shown in refusals and by `xpu devices`.")
+@click.option("--reason", default="", metavar="TEXT", help="The text in refusals and in `xpu devices`.")
 def reserve(devices: tuple[str, ...], name: str, reason: str) -> None:
     """Give DEVICE (an index or UUID) only to new containers with XPU_RESERVATION=NAME.
 
-    Those get no other device. A reservation binds privileged containers too. It prevents accidents, not
-    attacks: anyone who can set a container's variables can name any reservation. Containers that hold a
-    slice of the device keep it until they end. A GPU stands for its MIG devices, except for one with a
-    reservation of its own. A reservation outlives reboots, until `xpu unreserve`; repeat the command to
-    change its name or reason.
+    These containers get no other device. A reservation binds privileged containers too. It prevents
+    accidents, not attacks: anyone who can set a container's variables can name any reservation. Containers
+    that hold a slice of the device keep it until they end. A GPU stands for its MIG devices, except for one
+    with a reservation of its own. A reservation stays across reboots, until `xpu unreserve`; repeat the
+    command to change its name or reason.
 
     \b
     Example:

@@ -52,7 +52,7 @@ def configure(
 ) -> None:
     """Add the runtime `xpu` to the configuration of ENGINE: docker, containerd, podman or crio.
 
-    All else in the file stays as it is. Running this twice changes nothing.
+    The rest of the file stays as it is. Running this twice changes nothing.
 
     \b
     Example:

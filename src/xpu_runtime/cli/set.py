@@ -44,12 +44,14 @@ def _device(context: click.Context, param: click.Parameter, value: str | None) -
 @click.command(short_help="Change the limits of a running container.")
 @click.argument("container", metavar="ID", shell_complete=completion.containers)
 @click.option("--mem", "amount", callback=_amount, metavar="AMOUNT", help="6G, 6144M, or 50% of the device.")
-@click.option("--cores", "cores", metavar="PERCENT", help="30, or 30%: of each device's time.")
-@click.option("--sched", type=click.Choice(SCHEDS), help="How the devices' time beyond the caps is shared.")
+@click.option("--cores", "cores", metavar="PERCENT", help="30 or 30%, of each device's time.")
+@click.option(
+    "--sched", type=click.Choice(SCHEDS), help="The way to share the devices' time beyond the caps."
+)
 @click.option(
     "--priority",
     type=click.Choice(PRIORITIES),
-    help="Which launches go first: high before normal before low.",
+    help="The order of launches: high, then normal, then low.",
 )
 @click.option(
     "--device",
@@ -78,7 +80,7 @@ def set(
 
     Each of the container's devices gets the limit, as with XPU_MEM and XPU_CORES, unless --device names
     one. Cores can change if a backend holds a cap on them: see ENFORCED BY in `xpu ps`. --sched and
-    --priority are as XPU_SCHED and XPU_PRIORITY. A change is booked like a new request. Quotas and
+    --priority mean the same as XPU_SCHED and XPU_PRIORITY. A change is booked like a new request. Quotas and
     maximums of the policy (policy.quotas, policy.max_memory, ...) do not apply: they limit requests of
     containers, and only root can run this. The change holds until the container ends; a restart asks for
     the values of its variables again. If a change was interrupted, repeat the command.

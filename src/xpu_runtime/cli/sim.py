@@ -44,10 +44,10 @@ def sim() -> None:
     "--topology",
     required=True,
     metavar="NAME|FILE",
-    help="One of `xpu sim list`, perhaps with a driver branch (4xT4-R580), or a YAML file of your own.",
+    help="One of `xpu sim list`, also with a driver branch (4xT4-R580), or a YAML file of your own.",
 )
 @click.option(
-    "--force", is_flag=True, help="Also beside a real driver, or while processes use the devices that are up."
+    "--force", is_flag=True, help="Go on beside a real driver, or while processes use the present devices."
 )
 def up(topology: str, force: bool) -> None:
     """Bring simulated devices up.
@@ -141,7 +141,7 @@ class SimulationsJson(TypedDict):
 @sim.command(name="list")
 @json_option
 def list_(as_json: bool) -> None:
-    """Show the topologies, and what is up.
+    """Show the topologies, and the one that is up.
 
     \b
     Example:

@@ -45,7 +45,7 @@ def _seconds(context: click.Context, param: click.Parameter, value: str) -> floa
     default="1.0",
     show_default=True,
     metavar="SECONDS",
-    help="Seconds between two readings; the use shown is of that time.",
+    help="Seconds between two readings; each shows the use in this time.",
 )
 def top(once: bool, as_json: bool, interval: float) -> None:
     """Show what devices and containers do, live.
@@ -58,7 +58,7 @@ def top(once: bool, as_json: bool, interval: float) -> None:
              has its cap
       SCHED, PRIO   XPU_SCHED and XPU_PRIORITY
       WAITS  a launch waited for its turn
-      MEMORY   memory in use, of its limit
+      MEMORY   memory in use, and its limit
 
     NAME is as in `xpu ps`. A dash means unknown. A narrow window leaves columns out, and names them. Keys: q
     ends, s sorts by another column.

@@ -24,7 +24,7 @@ KINDS = {
     events.RESERVED: "A device is kept for a reservation (`xpu reserve`).",
     events.UNRESERVED: "A device is for everyone again (`xpu unreserve`).",
     events.POD_RESERVED: "A part of this node is reserved for a Kubernetes pod.",
-    events.POD_UNRESERVED: "What was reserved for a pod is free again.",
+    events.POD_UNRESERVED: "The part that was reserved for a pod is free again.",
     events.HELD: "`xpu agent` holds a slice that used more than its cap.",
     events.UNHELD: "`xpu agent` holds the slice no more strictly than others.",
 }

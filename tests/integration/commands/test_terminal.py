@@ -123,10 +123,10 @@ def test_ids_alone_and_templates_are_for_scripts(node: Node, bundles: Bundles) -
 @pytest.mark.parametrize(
     ("format_", "told"),
     [
-        ("{{.Nope}}", "'Nope' is no field; fields are ID, GPU, Memory,"),
-        ("{{len .Name}}", "{{.Field}} is understood, {{json .Field}}, and {{json .}} alone; fields are"),
-        ("{{.ID", "{{.Field}} is understood, {{json .Field}}, and {{json .}} alone; fields are"),
-        ("table ID", "'table ID' names no field; give json, or as '{{.ID}}'"),
+        ("{{.Nope}}", "'Nope' is not a field; fields are ID, GPU, Memory,"),
+        ("{{len .Name}}", "give {{.Field}}, {{json .Field}}, or {{json .}} alone; fields are"),
+        ("{{.ID", "give {{.Field}}, {{json .Field}}, or {{json .}} alone; fields are"),
+        ("table ID", "'table ID' names no field; give json, or a text such as '{{.ID}}'"),
     ],
 )
 def test_a_template_that_is_not_understood_is_refused(node: Node, format_: str, told: str) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Offer this node's devices to the kubelet.")
-@click.option("--node-name", metavar="NAME", help="By default kubernetes.node_name, or $NODE_NAME.")
-@click.option("--kubeconfig", metavar="FILE", help="By default $KUBECONFIG, or the pod's service account.")
+@click.option("--node-name", metavar="NAME", help="The node; by default kubernetes.node_name, or $NODE_NAME.")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, or the pod's service account.")
 @click.option(
     "--plugins",
     default="/var/lib/kubelet/device-plugins",
@@ -58,16 +58,16 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.FloatRange(1, 600),
     metavar="SECONDS",
-    help="How long a driver may not answer before its devices count as unhealthy.",
+    help="Seconds without an answer until a driver's devices are unhealthy.",
 )
-@click.option("--metrics", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there.")
+@click.option("--metrics", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz at this address.")
 @click.option(
     "--containerd-config",
     envvar="CONTAINERD_CONFIG",
     default="/etc/containerd/config.toml",
     show_default=True,
     metavar="FILE",
-    help="containerd's configuration: the runtime of pods without a RuntimeClass; or $CONTAINERD_CONFIG.",
+    help="containerd's configuration, for pods without a RuntimeClass; or $CONTAINERD_CONFIG.",
 )
 def device_plugin(
     node_name: str | None,
@@ -79,11 +79,11 @@ def device_plugin(
     metrics: str | None,
     containerd_config: str,
 ) -> None:
-    """Offer this node's devices to the kubelet, and reserve what its pods are given.
+    """Offer this node's devices to the kubelet, and reserve them for its pods.
 
-    Runs until it is stopped; ended or killed, it leaves every pod and every reservation as they are. It needs
-    root, the host's process numbers (hostPID) and run folder (/run/xpu), the kubelet's folders, and an API
-    server on which it may watch pods, write events, and patch its own node.
+    Runs until it is stopped. Pods and reservations stay when it ends. It needs root, the host's process
+    numbers (hostPID) and run folder (/run/xpu), the kubelet's folders, and an API server on which it may
+    watch pods, write events, and patch its own node.
 
     \b
     Example:

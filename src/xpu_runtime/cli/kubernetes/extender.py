@@ -30,7 +30,11 @@ _LEASE = "xpu-extender"
 
 @click.command(short_help="Place pods on devices, for kube-scheduler.")
 @click.option(
-    "--listen", default="0.0.0.0:8443", show_default=True, metavar="ADDRESS:PORT", help="For kube-scheduler."
+    "--listen",
+    default="0.0.0.0:8443",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Serve kube-scheduler at this address.",
 )
 @click.option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (with its chain).")
 @click.option("--tls-key", metavar="FILE", help="Its key.")
@@ -40,7 +44,7 @@ _LEASE = "xpu-extender"
     default="0.0.0.0:9403",
     show_default=True,
     metavar="ADDRESS:PORT",
-    help='/metrics, /healthz and /readyz, without TLS; "" for none.',
+    help='Serve /metrics, /healthz and /readyz here, without TLS; "" for none.',
 )
 @click.option(
     "--keys",
@@ -53,7 +57,7 @@ _LEASE = "xpu-extender"
 @click.option(
     "--configuration",
     metavar="FILE",
-    help="Unit, aliases and placement.policy: the ConfigMap that nodes have.  [default: 1GiB, none, binpack]",
+    help="The nodes' ConfigMap: unit, aliases, placement.policy.  [default: 1GiB, none, binpack]",
 )
 @click.option("--namespace", metavar="NAME", help="The Lease's namespace.  [default: the pod's own]")
 @click.option(
@@ -61,7 +65,7 @@ _LEASE = "xpu-extender"
     metavar="URL",
     help="The address at which other replicas reach this one.  [default: its address]",
 )
-@click.option("--kubeconfig", metavar="FILE", help="A kubeconfig, where this does not run in the cluster.")
+@click.option("--kubeconfig", metavar="FILE", help="A kubeconfig, if this does not run in the cluster.")
 def extender(
     listen: str,
     tls_cert: str | None,

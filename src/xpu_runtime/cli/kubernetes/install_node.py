@@ -14,7 +14,7 @@ from xpu_runtime.kubernetes.node_setup import pod
     default=pod.CONFIGURATION,
     show_default=True,
     metavar="FILE",
-    help="With the section kubernetes.",
+    help="The configuration with the section kubernetes.",
 )
 @pod.keys_option
 @click.option(
@@ -30,7 +30,7 @@ from xpu_runtime.kubernetes.node_setup import pod
     envvar="CONTAINERD_UNIT",
     default="",
     metavar="UNIT",
-    help="The systemd unit to restart when that has changed, none by default; or $CONTAINERD_UNIT.",
+    help="The systemd unit to restart after a change of that file; or $CONTAINERD_UNIT.  [default: none]",
 )
 def install_node(
     init: int, configuration: str, keys: str, containerd_config: str, containerd_unit: str

@@ -12,10 +12,11 @@ from xpu_runtime.kubernetes.node_setup import keeper, pod
 @pod.keys_option
 @pod.daemonset_option
 def keep_node(init: int, keys: str, daemonset: str) -> None:
-    """Keep the node's keys in step with the Secret, until SIGTERM; in the DaemonSet's pod.
+    """Keep the node's keys in step with the Secret, until SIGTERM. The DaemonSet's pod runs this.
 
-    Then, if the DaemonSet was removed, or the node is labelled yoyoworks.com/xpu=disabled, and the pod was
-    not only updated or restarted, take the runtime from the node, as `xpu kubernetes uninstall-node` does.
+    Then remove the runtime from the node, as `xpu kubernetes uninstall-node` does, if the DaemonSet was
+    removed, or the node is labelled yoyoworks.com/xpu=disabled. After an update or restart of the pod the
+    runtime stays.
 
     \b
     Example:

@@ -15,8 +15,8 @@ from xpu_runtime.kubernetes.node_setup import host, pod, tree
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def on_node(init: int, arguments: tuple[str, ...]) -> None:
     """Run `xpu kubernetes ARGUMENTS` in the node's own environment, with its driver, its ledger and its
-    kubelet's sockets; of the pod it keeps the service account. It needs the same rights as install-node,
-    which has run before.
+    kubelet's sockets. It keeps the pod's service account. It needs the rights of install-node, which must
+    have run before.
 
     \b
     Example:

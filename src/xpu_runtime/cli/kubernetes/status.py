@@ -94,9 +94,9 @@ class KeysJson(TypedDict):
 
 @click.command(short_help="Show what is free in the cluster, card by card.")
 @click.argument("names", metavar="[NODE]...", nargs=-1)
-@click.option("--kubeconfig", type=click.Path(), help="Used instead of KUBECONFIG or ~/.kube/config.")
+@click.option("--kubeconfig", type=click.Path(), help="Use this file, not KUBECONFIG or ~/.kube/config.")
 @click.option("--context", help="A context of that file; by default its current one.")
-@click.option("--keys", "of_keys", is_flag=True, help="Show which keys of assignments are in use instead.")
+@click.option("--keys", "of_keys", is_flag=True, help="Show the keys of assignments instead.")
 @table.json_option
 @table.wide_option
 def status(
@@ -112,10 +112,10 @@ def status(
     It reads nodes and pods from the API, with the rights of your kubeconfig (to list both).
 
     \b
-      PLACED BY    which program chooses a node's cards: the extender, or the node
+      PLACED BY    the program that chooses a node's cards: the extender, or the node
                (kubernetes.placement there)
       OTHERS       granted to containers outside of pods, such as docker's
-      CORES FREE   a dash if no memory is free, as nobody can have them
+      CORES FREE   a dash if no memory is free: no pod can get them
       FITS         the most that one container can ask of the card: memory, and
                percent of its time; `whole` if the card is unused; or why no pod
                gets any of it: its fault, `cordoned`, `not ready`, or `plugin
@@ -126,7 +126,7 @@ def status(
     holds for pods of a group count as free until they are bound; its metrics count them.
 
     --keys shows each key of assignments by its id: how many nodes have it, how many pods were placed with it,
-    and which nodes lack it. A new key may sign when no node lacks it, an old one may go when no pod has it.
+    and which nodes lack it. A new key may sign when no node lacks it. An old one may go when no pod has it.
 
     \b
     Example:

@@ -13,17 +13,17 @@ from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.node_setup import pod
 
 
-@click.command(short_help="Take the runtime from all nodes: remove the DaemonSet, and wait.")
+@click.command(short_help="Remove the runtime from all nodes: remove the DaemonSet, and wait.")
 @click.option("--namespace", default="xpu-system", show_default=True, metavar="NAME", help="The DaemonSet's.")
 @pod.daemonset_option
 @click.option(
     "--timeout", default=540, show_default=True, metavar="SECONDS", help="Seconds to wait, at most."
 )
-@click.option("--kubeconfig", type=click.Path(), help="Used instead of KUBECONFIG or ~/.kube/config.")
+@click.option("--kubeconfig", type=click.Path(), help="Use this file, not KUBECONFIG or ~/.kube/config.")
 def uninstall(namespace: str, daemonset: str, timeout: int, kubeconfig: str | None) -> None:
-    """Remove the DaemonSet, and wait until each of its pods has taken the runtime from its node.
+    """Remove the DaemonSet, and wait until each of its pods has removed the runtime from its node.
 
-    The chart does this before it is uninstalled. By kubectl the same is:
+    The chart does this before it is uninstalled. The same with kubectl:
     kubectl -n xpu-system delete daemonset xpu-node --cascade=foreground
 
     \b

@@ -21,7 +21,7 @@ from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
-wide_option = click.option("--wide", is_flag=True, help="Show all columns in full, in a narrow window too.")
+wide_option = click.option("--wide", is_flag=True, help="Show all columns in full, even in a narrow window.")
 
 GAP = "  "
 _CUT = ".."
@@ -160,7 +160,7 @@ def _folded(text: str, width: int, hang: int) -> list[str]:
 _WATCH_S = 2.0
 
 watch_option = click.option(
-    "--watch", is_flag=True, help=f"Show it again each {_WATCH_S:.0f} s, until q is pressed."
+    "--watch", is_flag=True, help=f"Show it again every {_WATCH_S:.0f} s, until you press q."
 )
 
 

@@ -35,16 +35,16 @@ def option(fields: Sequence[str]) -> Callable[[Any], Any]:
             return "json"
         unknown = [name for _, name in _FIELD.findall(value) if name not in fields]
         if unknown or "{{" in _FIELD.sub("", value):
-            known = "{{.Field}} is understood, {{json .Field}}, and {{json .}} alone"
-            what = f"{unknown[0]!r} is no field" if unknown else known
+            known = "give {{.Field}}, {{json .Field}}, or {{json .}} alone"
+            what = f"{unknown[0]!r} is not a field" if unknown else known
             raise click.BadParameter(f"{what}; fields are {', '.join(fields)}")
         if not _FIELD.search(value):
             raise click.BadParameter(
-                f"{value[:60]!r} names no field; give json, or as '{{{{.{fields[0]}}}}}'"
+                f"{value[:60]!r} names no field; give json, or a text such as '{{{{.{fields[0]}}}}}'"
             )
         return value
 
-    told = "A line for each: json, or a text with {{.Field}}, with a head after the word table: "
+    told = "A line for each: json, or a text with {{.Field}}; the word table before it adds a head. Fields: "
     return click.option(
         "--format", "template_", metavar="FORMAT", callback=check, help=f"{told}{', '.join(fields)}."
     )
@@ -56,7 +56,7 @@ def print_rows(
     rows: Sequence[Mapping[str, str]],
     entries: Sequence[object],
 ) -> None:
-    """A line for each row: its object, or the template with its fields, \\t and \\n as docker has them.
+    """A line for each row: its object, or the template with its fields, \\t and \\n as in docker.
     `heads` has the heads of fields that are not headed as they are called."""
     if template == "json":
         for entry in entries:

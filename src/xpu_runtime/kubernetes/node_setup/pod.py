@@ -20,7 +20,7 @@ KEYS = "/etc/xpu-kubernetes/keys/keys"
 
 init_option = click.option("--init", default=1, hidden=True, help="A process of the node; for tests.")
 daemonset_option = click.option(
-    "--daemonset", default="xpu-node", show_default=True, metavar="NAME", help="Whose removal counts."
+    "--daemonset", default="xpu-node", show_default=True, metavar="NAME", help="The DaemonSet's name."
 )
 keys_option = click.option(
     "--keys", default=KEYS, show_default=True, metavar="FILE", help="The keys that verify assignments."
