@@ -49,7 +49,9 @@ def _unless_marked(candidate: Candidate, told: Marks, wanted: str | None) -> Can
     elif reservation.name != wanted:
         unset = "" if wanted else " (XPU_RESERVATION is not set)"
         reasons.insert(0, marks.as_reserved(reservation) + unset)
-    drained = told.why_drained(candidate.device)
+    device = candidate.device
+    drained = told.why_drained(device)
     if drained is not None:
-        reasons.insert(0, marks.as_drained(drained))
+        marked = device.index if device.uuid in told.drained else device.parent
+        reasons.insert(0, f"{marks.as_drained(drained)} (until xpu undrain {marked})")
     return candidate.replace(reason="; and ".join(reasons)) if reasons else candidate

@@ -44,7 +44,7 @@ def test_a_drained_device_keeps_its_slices_and_gets_no_new_ones(
     assert states(node) == {0: ("fan", 1), 1: (None, 0)}
     assert "drained: fan" in node.xpu("devices").stdout
     named = bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0")
-    assert "GPU 0: drained: fan" in refused(node, named)
+    assert "GPU 0: drained: fan (until xpu undrain 0)" in refused(node, named)
     assert "drained: fan" in refused(node, bundles("XPU_MEM=1G", "XPU_COUNT=2", change=privileged))
     node.start(bundles("XPU_MEM=1G", args=SLEEP))  # on the other
     assert states(node) == {0: ("fan", 1), 1: (None, 1)}
@@ -84,9 +84,11 @@ def test_a_drained_gpu_stands_for_its_partitions(node: Node) -> None:
     node.xpu("drain", str(part), "--reason", "of its own")
     assert states(node)[part][0] == "of its own"
     assert [reason for reason, _ in states(node).values()].count("of its own") == 1
+    refusal = node.xpu("explain", "-e", "XPU_VISIBLE_DEVICES=0:0", check=False).stdout
     done = node.xpu("undrain", "0:0", check=False)
     gpu = done.stderr.rpartition(" ")[2].strip()
     assert done.returncode == 1 and f"0:0 is not drained, its GPU is: xpu undrain {gpu}" in done.stderr
+    assert f"(until xpu undrain {gpu})" in " ".join(refusal.split())
     node.xpu("undrain", gpu)
     assert states(node)["0:0"][0] is None
     told = [json.loads(line) for line in node.xpu("events", "--json", "--device", "0").stdout.splitlines()]
