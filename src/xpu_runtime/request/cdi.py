@@ -100,6 +100,8 @@ def expanded(
         part = _sum(sizes) if sizes else {"XPU_VISIBLE_DEVICES": ",".join(_cards(devices))}
     except ValueError as error:
         return found, [str(error)]
+    if "XPU_VISIBLE_DEVICES" not in part and _is_none(found.get("XPU_VISIBLE_DEVICES", "")):
+        return found, [_contradiction("XPU_VISIBLE_DEVICES", found, spellings, names)]
     if not part and not has_default and not _SIZES.intersection(found):
         todo = f"add XPU_MEM, such as XPU_MEM=4G, or name another device of `xpu cdi list`, such as {KIND}=0"
         return found, [f"nothing says how much {names} is: {todo}"]
@@ -108,10 +110,20 @@ def expanded(
             spellings[name] = Spelling(names, value)
             found[name] = value
         elif not _is_same(name, found[name], value):
-            there = spellings.get(name) or Spelling(name, found[name])
-            asked = f"{there.name}{': ' if '/' in there.name else '='}{found[name][:60]}"
-            problems.append(f"{asked} contradicts {names} ({name}={value[:60]}): leave one of them out")
+            problems.append(_contradiction(name, found, spellings, f"{names} ({name}={value[:60]})"))
     return found, problems
+
+
+def _is_none(text: str) -> bool:
+    """Whether XPU_VISIBLE_DEVICES asks for no device."""
+    return [each.strip() for each in text.split(",") if each.strip()] == ["none"]
+
+
+def _contradiction(name: str, found: dict[str, str], spellings: dict[str, Spelling], given: str) -> str:
+    """The problem that the container asks by `name` for something else than the devices `given`."""
+    there = spellings.get(name) or Spelling(name, found[name])
+    asked = f"{there.name}{': ' if '/' in there.name else '='}{found[name][:60]}"
+    return f"{asked} contradicts {given}: leave one of them out"
 
 
 def _given(variables: dict[str, str]) -> tuple[list[_Device], list[str]]:

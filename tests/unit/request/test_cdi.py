@@ -88,6 +88,22 @@ def test_a_contradiction_is_refused_with_a_sentence(variables: tuple[str, ...], 
     assert said in refusal(*variables)
 
 
+@pytest.mark.parametrize("device", [_4G, _SLICE, _0, _ALL])
+def test_a_device_beside_none_is_refused(device: str) -> None:
+    said = refusal(device, "XPU_MEM=4G", "XPU_VISIBLE_DEVICES=none")
+    assert said.startswith(
+        f"XPU_VISIBLE_DEVICES=none contradicts yoyoworks.com/xpu={device.split('=')[1].split()[0]}"
+    )
+    assert said.endswith(": leave one of them out")
+
+
+@pytest.mark.parametrize("value", ["none", "void", ""])
+def test_an_image_or_nvidias_cdi_file_that_says_none_does_not_take_the_device(value: str) -> None:
+    # NVIDIA's file sets void, so that NVIDIA's own runtime gives nothing twice.
+    assert request(_4G, f"NVIDIA_VISIBLE_DEVICES={value}") == request("XPU_MEM=4G")
+    assert request(_0, f"NVIDIA_VISIBLE_DEVICES={value}").selectors == ("0",)
+
+
 def test_the_same_value_twice_is_no_contradiction() -> None:
     assert request(_4G, "XPU_MEM=4096MiB") == request("XPU_MEM=4G")
     assert request(_HALF, "XPU_CORES=50%").cores == 50
