@@ -16,7 +16,6 @@ from xpu_runtime.cli.terminal.table import json_option, print_json, print_table
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, DeviceError
-from xpu_runtime.linux import files
 from xpu_runtime.observe import driver_questions
 from xpu_runtime.request.cdi import KIND, VARIABLES
 from xpu_runtime.vendors import cdi_file as content
@@ -77,7 +76,7 @@ def generate(output: str | None) -> None:
             )
         if output.endswith(".json"):
             text = json.dumps(content.document(inventory, config), indent=2) + "\n"
-    files.write_atomic(path, text.encode())
+    content.write(path, text)
     count = len(content.devices(inventory, config))
     click.echo(f"{path}: {count} devices; see them with `xpu cdi list`")
 

@@ -98,16 +98,18 @@ def renew(inventory: Inventory, config: Config) -> None:
     """Writes the file at its own place again, if it is there, is ours and has other devices.
 
     A command of another installation, or with another configuration, asks drivers too: the file of this one
-    keeps its hooks. No error if it cannot be written: it is a list of names, and a start uses its present
-    content.
+    keeps its hooks. OSError.
     """
     path = paths.cdi_file()
-    try:
-        before, now = there(path), text(inventory, config)
-        if before not in (None, now) and _above_devices(before) == _above_devices(now):
-            files.write_atomic(path, now.encode())
-    except OSError:
-        pass
+    before, now = there(path), text(inventory, config)
+    if before not in (None, now) and _above_devices(before) == _above_devices(now):
+        write(path, now)
+
+
+def write(path: str, content: str) -> None:
+    """Puts a file with `content` at `path`, on the disk: engines refuse all its devices if a power cut leaves
+    it empty, and nobody would know it for ours. OSError."""
+    files.write_atomic(path, content.encode(), fsync=True)
 
 
 def _above_devices(text: str) -> str:

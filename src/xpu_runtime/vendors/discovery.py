@@ -115,16 +115,27 @@ def refresh(root: str, is_simulated: bool) -> Inventory:
 
 
 def renew_cdi(inventory: Inventory) -> None:
-    """Has the CDI file name these devices, if it is there and ours; with a broken configuration it stays."""
-    if os.path.exists(paths.cdi_file()):
+    """Has the CDI file name these devices, if it is there and ours.
+
+    It is a list of names, which no start needs: whatever goes wrong is told in the system's log, and stops
+    nothing.
+    """
+    path = paths.cdi_file()
+    if not os.path.exists(path):
+        return
+    try:
         from xpu_runtime.config.load import load as load_config  # only where a driver was asked
-        from xpu_runtime.errors import ConfigError
         from xpu_runtime.vendors import cdi_file
 
-        try:
-            cdi_file.renew(inventory, load_config())
-        except ConfigError:
-            pass
+        cdi_file.renew(inventory, load_config())
+    except Exception as error:
+        from xpu_runtime import messages
+
+        why = error.strerror if isinstance(error, OSError) else messages.line_of(error)
+        text = (
+            f"{path} cannot be written anew for the devices that there are now: {why}; after that is mended: "
+        )
+        messages.to_system_log("warning", text + "xpu cdi generate")
 
 
 def has_asked() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 from collections.abc import Callable
@@ -105,6 +106,50 @@ def test_the_file_follows_the_devices(node: Node) -> None:
     )
     node.xpu("devices")
     assert file.read_text() == "kind: yoyoworks.com/xpu\n"
+
+
+@pytest.mark.parametrize("command", [("cdi", "generate"), ("devices",)])
+def test_the_file_is_on_the_disk_before_it_has_its_name(node: Node, command: tuple[str, ...]) -> None:
+    node.sim("1xT4")
+    node.xpu("cdi", "generate")
+    (node.run_dir / "inventory.json").unlink()
+    file = node.run_dir / "cdi" / "yoyoworks.com-xpu.yaml"
+    file.write_text(file.read_text().replace('name: "0"', 'name: "9"'))
+    trace = node.folder / "trace"
+    calls: list[str | Path] = ["strace", "-f", "-y", "-o", trace, "-e", "trace=fsync,renameat,renameat2"]
+    calls += [node.prefix / "bin" / "xpu", *command]
+    subprocess.run(calls, env=node.environ, check=True, capture_output=True)
+    lines = [line.partition(" ")[2] for line in trace.read_text().splitlines()]
+    named = [at for at, line in enumerate(lines) if f'"{file.name}"' in line]
+    assert named
+    for at in named:
+        # A power cut would leave an empty file, which engines refuse and nobody knows for ours.
+        assert "fsync(" in lines[at - 1] and f"<{file.parent}/.{file.name}." in lines[at - 1]
+        assert "fsync(" in lines[at + 1] and f"<{file.parent}>" in lines[at + 1]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_file_that_cannot_be_written_anew_is_told_and_refuses_no_container(
+    node: Node, bundles: Bundles, copy: Path, system_log: socket.socket, is_broken: bool
+) -> None:
+    node.sim("1xT4")
+    node.xpu("cdi", "generate")
+    file = node.run_dir / "cdi" / "yoyoworks.com-xpu.yaml"
+    file.write_text(stale := file.read_text().replace('name: "0"', 'name: "9"'))
+    (node.run_dir / "inventory.json").unlink()
+    if is_broken:  # half an installation
+        (copy / "lib/xpu-container-runtime/python/start.bundle").unlink()
+        (copy / "lib/xpu-container-runtime/python/xpu_runtime/vendors/cdi_file.py").unlink()
+        why = "a part of xpu-container-runtime cannot be started (cannot import name 'cdi_file'"
+    else:
+        mount = f"mount --bind {file.parent} {file.parent}; mount -o remount,bind,ro {file.parent}"
+        subprocess.run([*node.view, "sh", "-ec", mount], check=True)
+        why = "Read-only file system; after that is mended: xpu cdi generate"
+    done = node.run(bundles("XPU_MEM=4G", args=["nvidia-smi", "-L"]))
+    assert done.stdout.startswith("GPU 0: Tesla T4"), done.stderr
+    told = system_log.recv(4096).decode()
+    assert f"xpu: {file} cannot be written anew for the devices that there are now: {why}" in told
+    assert file.read_text() == stale
 
 
 def test_only_a_file_is_replaced_by_output(node: Node, tmp_path: Path) -> None:
