@@ -13,7 +13,7 @@ from xpu_runtime.ledger.grants import Holding, Slice, Use
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.placement.available import Candidate
 from xpu_runtime.placement.container import place
-from xpu_runtime.placement.resizing import below_use, resize
+from xpu_runtime.placement.resizing import below_use, resize, resize_cores
 from xpu_runtime.request import require
 from xpu_runtime.request.parse import MAX_DEVICES
 from xpu_runtime.request.request import Request
@@ -346,6 +346,15 @@ def test_a_limit_can_grow_by_all_that_is_free_and_no_further() -> None:
     told = resize(device(0), part, full, Memory(bytes=4 * GIB + 1), 1.0)
     assert isinstance(told, Refusal) and told.nearest == {"XPU_MEM": "4G"}
     assert told.devices[0].free_memory_bytes == 0
+
+
+def test_a_cap_keeps_its_amount_where_more_than_all_cores_are_granted() -> None:
+    # Two ledgers have granted them, one of which was away for a while.
+    part = Slice("0", "GPU-0", 4 * GIB, True, 60, Holding())
+    over = Use(8 * GIB, 120, 2)
+    assert [resize_cores(device(0), part, over, cores) for cores in (60, 55)] == [60, 55]
+    told = resize_cores(device(0), part, over, 65)
+    assert isinstance(told, Refusal) and told.nearest == {"XPU_CORES": "60"}
 
 
 def test_of_a_device_that_is_another_containers_nothing_is_free() -> None:

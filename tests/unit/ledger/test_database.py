@@ -86,9 +86,13 @@ def test_none_is_kept_that_something_went_wrong_with(path: str) -> None:
     assert database._kept is None
 
 
-def test_none_is_kept_whose_file_was_removed_meanwhile(path: str) -> None:
+def test_none_is_kept_whose_file_was_removed_or_replaced_meanwhile(path: str) -> None:
     with Ledger(path):
         os.unlink(path)
+    assert database._kept is None
+    with Ledger(path):
+        os.unlink(path)
+        Path(path).touch()  # another process makes the next one
     assert database._kept is None
 
 

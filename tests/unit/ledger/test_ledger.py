@@ -108,6 +108,13 @@ def test_a_process_number_in_use_again_does_not_keep_a_grant_alive(path: str, ho
     assert len(dead) == 1
 
 
+def test_a_slice_without_a_cap_counts_to_a_quota_with_all_cores(path: str, holder: Process) -> None:
+    slices = tuple(Slice("0", "GPU-0", GIB, True, cores, HELD) for cores in (30, None))
+    with Ledger(path) as ledger:
+        ledger.grant(wanted(holder), lambda _: slices, ["a"])
+        assert ledger.counted("a") == Use(2 * GIB, 130, 2)
+
+
 def test_a_request_that_does_not_fit_books_nothing(path: str, holder: Process) -> None:
     with Ledger(path) as ledger:
         ledger.grant(wanted(holder), lambda uses: take(12 * GIB, uses))
