@@ -70,10 +70,10 @@ class TimedServer(ApiServer):
         super().__init__()
         self._spent = spent
 
-    def bind(self, name: str, binding: Json) -> Json:
+    def bind(self, path: str, binding: Json) -> tuple[int, Json]:
         began = time.perf_counter()
         try:
-            return super().bind(name, binding)
+            return super().bind(path, binding)
         finally:
             self._spent.put((time.perf_counter() - began) * 1000)
 
@@ -90,9 +90,7 @@ def serve(nodes: int, pods: int, port: Any, spent: Any) -> None:
         given = Assignment(made["metadata"]["uid"], name, 1.0, {"main": (share,)})
         made["metadata"]["annotations"][ANNOTATION] = sign(given, "bench", KEY)
         api.set("pods", made["metadata"]["name"], made)
-    for objects in api.kinds.values():
-        objects.history.clear()
-    api.start()
+    api.log.clear()
     port.send(api.port)
     signal.pause()
 
@@ -152,7 +150,7 @@ def extender(api: int, folder: Path) -> Iterator[tuple[int, int, int]]:
         json.dumps(
             {
                 "clusters": [{**named, "cluster": {"server": f"http://127.0.0.1:{api}"}}],
-                "contexts": [{**named, "context": {"cluster": "bench"}}],
+                "contexts": [{**named, "context": {"cluster": "bench", "namespace": "kube-system"}}],
                 "current-context": "bench",
             }
         )

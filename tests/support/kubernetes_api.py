@@ -7,6 +7,7 @@ with this one a test can make an answer fail.
 
 from __future__ import annotations
 
+import copy
 import http.server
 import json
 import socket
@@ -33,8 +34,8 @@ class ApiServer:
         self.objects: dict[str, Object] = {}
         self.changed = threading.Condition()
         self.version = 100
-        #: (version, type, path, object as JSON) of each change that is still known.
-        self.log: list[tuple[int, str, str, str]] = []
+        #: (version, path, object before and after it) of each change that is still known.
+        self.log: list[tuple[int, str, Object | None, Object | None]] = []
         self.oldest = 0
         #: Every request: method and URL.
         self.requests: list[tuple[str, str]] = []
@@ -67,21 +68,21 @@ class ApiServer:
 
     def put(self, path: str, thing: Object) -> Object:
         with self.changed:
-            kind = "MODIFIED" if path in self.objects else "ADDED"
+            before = self.objects.get(path)
             self.version += 1
             metadata = {
                 "name": path.rpartition("/")[2],
                 "uid": f"uid-{self.version}",
                 "creationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                **(self.objects.get(path, {}).get("metadata") or {}),
+                **((before or {}).get("metadata") or {}),
                 **(thing.get("metadata") or {}),
                 "resourceVersion": str(self.version),
             }
             words = path.split("/")
             if "namespaces" in words:
                 metadata["namespace"] = words[words.index("namespaces") + 1]
-            self.objects[path] = {**thing, "metadata": metadata}
-            self.log.append((self.version, kind, path, json.dumps(self.objects[path])))
+            self.objects[path] = copy.deepcopy({**thing, "metadata": metadata})
+            self.log.append((self.version, path, before, self.objects[path]))
             self.changed.notify_all()
             return self.objects[path]
 
@@ -89,8 +90,7 @@ class ApiServer:
         with self.changed:
             self.version += 1
             gone = self.objects.pop(path)
-            gone["metadata"]["resourceVersion"] = str(self.version)
-            self.log.append((self.version, "DELETED", path, json.dumps(gone)))
+            self.log.append((self.version, path, gone, None))
             self.changed.notify_all()
             return gone
 
@@ -106,6 +106,59 @@ class ApiServer:
         with self.changed:
             return [each for path, each in sorted(self.objects.items()) if _is_in(path, collection)]
 
+    # Requests of clients
+
+    def bind(self, path: str, binding: Object) -> tuple[int, Object]:
+        """The answer to a Binding of the pod."""
+        with self.changed:
+            pod = self.objects.get(path)
+            if pod is None:
+                return _refused(404, "NotFound")
+            uid = binding["metadata"].get("uid")
+            if pod["spec"].get("nodeName") or uid not in (None, pod["metadata"]["uid"]):
+                return _refused(409, "Conflict")
+            annotations = binding["metadata"].get("annotations") or {}
+            bound = {
+                "spec": {"nodeName": binding["target"]["name"]},
+                "metadata": {"annotations": annotations},
+            }
+            self.put(path, _merged(pod, bound))
+            return 201, {"kind": "Status", "status": "Success"}
+
+    def events(self, path: str, query: dict[str, str]) -> Iterator[Object]:
+        """What a watch of the collection is told, until its time or the server ends."""
+        told = int(query["resourceVersion"])
+        until = time.monotonic() + float(query.get("timeoutSeconds") or 300)
+        selector = query.get("fieldSelector", "")
+        server = self._server
+        while time.monotonic() < until and self._server is server:
+            with self.changed:
+                if told < self.oldest:
+                    _, status = _refused(410, "Expired")
+                    yield {"type": "ERROR", "object": status}
+                    return
+                new = [each for each in self.log if each[0] > told]
+                if not new:
+                    self.changed.wait(0.1)
+                    continue
+            for version, where, before, after in new:
+                told = version
+                if _is_in(where, path):
+                    yield from _event(version, _selected(before, selector), _selected(after, selector))
+
+
+def _refused(code: int, reason: str, message: str = "") -> tuple[int, Object]:
+    return code, {"kind": "Status", "code": code, "reason": reason, "message": message or reason}
+
+
+def _event(version: int, before: Object | None, after: Object | None) -> Iterator[Object]:
+    """A change for those that see the object only before it, or only after it, or both."""
+    if after is not None:
+        yield {"type": "ADDED" if before is None else "MODIFIED", "object": after}
+    elif before is not None:
+        metadata = {**before["metadata"], "resourceVersion": str(version)}
+        yield {"type": "DELETED", "object": {**before, "metadata": metadata}}
+
 
 def _is_in(path: str, collection: str) -> bool:
     folder = path.rpartition("/")[0]
@@ -115,15 +168,16 @@ def _is_in(path: str, collection: str) -> bool:
     )
 
 
-def _matches(thing: Object, selector: str) -> bool:
+def _selected(thing: Object | None, selector: str) -> Object | None:
+    """The object, if the selector of fields selects it."""
     for term in filter(None, selector.split(",")):
         name, _, wanted = term.partition("=")
         value: Any = thing
-        for word in name.split("."):
+        for word in name.removesuffix("!").split("."):
             value = (value or {}).get(word)
-        if (value or "") != wanted:
-            return False
-    return True
+        if ((value or "") == wanted) is name.endswith("!"):
+            return None
+    return thing
 
 
 def _merged(before: Any, patch: Any) -> Any:
@@ -177,16 +231,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def _answer(self, status: int, body: Object) -> None:
+    def _send(self, status: int, body: Object) -> None:
         content = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-    def _refuse(self, code: int, reason: str, message: str = "") -> None:
-        self._answer(code, {"kind": "Status", "code": code, "reason": reason, "message": message or reason})
 
     def _handle(self) -> None:
         api = self.server.api
@@ -196,97 +247,65 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length)) if length else {}
         api.requests.append((self.command, self.path))
         if api.token and self.headers.get("Authorization") != f"Bearer {api.token}":
-            return self._refuse(401, "Unauthorized")
+            return self._send(*_refused(401, "Unauthorized"))
         fault = api.fault(self.command, url.path)
         if fault is not None:
-            return self._answer(*fault)
+            return self._send(*fault)
         if self.command == "GET" and query.get("watch"):
             return self._watch(url.path, query)
+        if self.command == "POST" and url.path.endswith("/binding"):
+            return self._send(*api.bind(url.path.rpartition("/")[0], body))
         with api.changed:
-            return self._change(url.path, query, body)
+            answer = self._answer(url.path, query, body)
+        return self._send(*answer)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle
 
-    def _change(self, path: str, query: dict[str, str], body: Object) -> None:
+    def _answer(self, path: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
         api = self.server.api
         now = api.objects.get(path)
-        if self.command == "POST" and path.endswith("/binding"):
-            return self._bind(path.rpartition("/")[0], body)
         if self.command == "POST":
             path = f"{path}/{body['metadata']['name']}"
-            if path in api.objects:
-                return self._refuse(409, "AlreadyExists")
-            return self._answer(201, api.put(path, body))
+            return _refused(409, "AlreadyExists") if path in api.objects else (201, api.put(path, body))
         if now is None:
             if self.command == "GET" and path.rpartition("/")[2] in ("pods", "nodes", "events", "leases"):
                 return self._list(path, query)
-            return self._refuse(404, "NotFound", f"{path} not found")
+            return _refused(404, "NotFound", f"{path} not found")
         if self.command == "PUT":
             wanted = (body.get("metadata") or {}).get("resourceVersion")
             if wanted not in (None, now["metadata"]["resourceVersion"]):
-                return self._refuse(409, "Conflict")
+                return _refused(409, "Conflict")
             now = api.put(path, body)
         elif self.command == "PATCH":
             now = api.put(path, _merged(now, body))
         elif self.command == "DELETE":
             now = api.delete(path)
-        return self._answer(200, now)
+        return 200, now
 
-    def _bind(self, path: str, body: Object) -> None:
-        api = self.server.api
-        pod = api.objects.get(path)
-        if pod is None:
-            return self._refuse(404, "NotFound")
-        uid = (body.get("metadata") or {}).get("uid")
-        if (pod.get("spec") or {}).get("nodeName") or uid not in (None, pod["metadata"]["uid"]):
-            return self._refuse(409, "Conflict")
-        api.put(path, _merged(pod, {"spec": {"nodeName": body["target"]["name"]}}))
-        return self._answer(201, {"kind": "Status", "status": "Success"})
-
-    def _list(self, path: str, query: dict[str, str]) -> None:
+    def _list(self, path: str, query: dict[str, str]) -> tuple[int, Object]:
         api = self.server.api
         version = api.version
         first = 0
         if token := query.get("continue"):
             version, first = map(int, token.split(":"))
             if version < api.oldest:
-                return self._refuse(410, "Expired", "the continue token is too old")
-        found = [each for each in api.under(path) if _matches(each, query.get("fieldSelector", ""))]
+                return _refused(410, "Expired", "the continue token is too old")
+        found = [each for each in api.under(path) if _selected(each, query.get("fieldSelector", ""))]
         last = first + int(query.get("limit") or len(found) or 1)
         metadata: Object = {"resourceVersion": str(version)}
         if last < len(found):
             metadata["continue"] = f"{version}:{last}"
-        return self._answer(200, {"kind": "List", "metadata": metadata, "items": found[first:last]})
+        return 200, {"kind": "List", "metadata": metadata, "items": found[first:last]}
 
     def _watch(self, path: str, query: dict[str, str]) -> None:
-        api = self.server.api
-        told = int(query["resourceVersion"])
-        until = time.monotonic() + float(query.get("timeoutSeconds") or 300)
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        server = self.server
-        while time.monotonic() < until and api._server is server:
-            with api.changed:
-                if told < api.oldest:
-                    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-                    self._event({"type": "ERROR", "object": status})
-                    break
-                new = [each for each in api.log if each[0] > told]
-                if not new:
-                    api.changed.wait(0.1)
-                    continue
-            for version, kind, where, text in new:
-                told = version
-                thing = json.loads(text)
-                if _is_in(where, path) and _matches(thing, query.get("fieldSelector", "")):
-                    self._event({"type": kind, "object": thing})
+        for event in self.server.api.events(path, query):
+            line = json.dumps(event).encode() + b"\n"
+            self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
         self.wfile.write(b"0\r\n\r\n")
-
-    def _event(self, event: Object) -> None:
-        line = json.dumps(event).encode() + b"\n"
-        self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
 
 
 @contextmanager

@@ -14,9 +14,8 @@ from unit.kubernetes.replica import Replica, until
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     server = ApiServer()
-    server.start()
     yield server
-    server.stop()
+    server.down()
 
 
 @pytest.fixture

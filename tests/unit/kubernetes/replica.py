@@ -143,14 +143,10 @@ def create(api: ApiServer, *things: Json) -> None:
 
 def assigned(api: ApiServer, name: str) -> Assignment:
     """The pod's assignment, as its node reads it."""
-    kept = api.pod(name)
+    kept = api.get("pods", name)
     found = read(kept["metadata"]["annotations"][ANNOTATION], KEYS)
     assert (found.uid, found.node) == (kept["metadata"]["uid"], kept["spec"]["nodeName"])
     return found
-
-
-def bindings(api: ApiServer) -> int:
-    return sum(path.endswith("/binding") for _, path in api.asked)
 
 
 def trusting(**files: str) -> ssl.SSLContext:

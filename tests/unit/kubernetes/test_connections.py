@@ -66,7 +66,6 @@ def page(port: int, path: str, method: str = "GET") -> tuple[int, bytes]:
 @contextlib.contextmanager
 def replica(**kwargs: Any) -> Iterator[Replica]:
     api = ApiServer()
-    api.start()
     api.set("nodes", "n1", node("n1"))
     found = Replica(api, **kwargs)
     try:
@@ -74,7 +73,7 @@ def replica(**kwargs: Any) -> Iterator[Replica]:
         yield found
     finally:
         found.extender.stop()
-        api.stop()
+        api.down()
 
 
 @pytest.fixture(params=["device plugin", "extender"])

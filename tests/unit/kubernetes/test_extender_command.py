@@ -46,16 +46,15 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
     """A kubeconfig for an API server with one node."""
     api = ApiServer()
     api.set("nodes", "n1", node("n1"))
-    api.start()
     config = {
-        "clusters": [{"name": "t", "cluster": {"server": f"http://127.0.0.1:{api.port}"}}],
-        "contexts": [{"name": "t", "context": {"cluster": "t"}}],
+        "clusters": [{"name": "t", "cluster": {"server": api.url}}],
+        "contexts": [{"name": "t", "context": {"cluster": "t", "namespace": "kube-system"}}],
         "current-context": "t",
     }
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     yield path
-    api.stop()
+    api.down()
 
 
 @pytest.fixture

@@ -47,8 +47,8 @@ class Process(Door):
     def __init__(self, api: ApiServer, folder: Path) -> None:
         keys, config = folder / "keys", folder / "config"
         keys.write_text(f"k {KEYS['k'].hex()}\n")
-        clusters = [{"name": "t", "cluster": {"server": f"http://127.0.0.1:{api.port}"}}]
-        contexts = [{"name": "t", "context": {"cluster": "t"}}]
+        clusters = [{"name": "t", "cluster": {"server": api.url}}]
+        contexts = [{"name": "t", "context": {"cluster": "t", "namespace": "kube-system"}}]
         config.write_text(json.dumps({"clusters": clusters, "contexts": contexts, "current-context": "t"}))
         command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender"]
         options = ["--listen=127.0.0.1:0", "--status-listen=127.0.0.1:0", "--advertise=http://127.0.0.1:1"]

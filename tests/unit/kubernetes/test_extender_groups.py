@@ -47,7 +47,7 @@ def given(api: ApiServer, *pods: Json) -> list[int]:
     found: dict[str, int] = {}
     for each in pods:
         name = each["metadata"]["name"]
-        if "nodeName" in api.pod(name)["spec"]:
+        if "nodeName" in api.get("pods", name)["spec"]:
             (share,) = assigned(api, name).containers["main"]
             found[share.device_uuid] = found.get(share.device_uuid, 0) + (share.memory_bytes or 0) // GIB
     return sorted(found.values())

@@ -17,7 +17,6 @@ from unit.kubernetes.replica import (
     Alone,
     Electing,
     Replica,
-    bindings,
     create,
     until,
 )
@@ -94,7 +93,7 @@ def test_a_leader_that_ends_gives_the_lease_back_and_another_goes_on(
     assert first.bind(pods[0]) == ""
     first.extender.stop()
     assert not electing.leaderships[0].is_leading
-    assert api.kinds["leases"].by_name["xpu-extender"]["spec"]["holderIdentity"] == ""
+    assert api.get("leases", "xpu-extender")["spec"]["holderIdentity"] == ""
     until(lambda: electing.leaderships[1].is_leading, "the second leads")
     assert "asked" in second.bind(pods[1])
 
@@ -104,7 +103,7 @@ def test_a_missing_lease_is_reported_with_a_remedy_and_taken_when_it_is_back(
 ) -> None:
     asking = pod("p", mem=4)
     create(api, node("n1"), asking)
-    api.delete("leases", "xpu-extender")
+    api.remove("leases", "xpu-extender")
     electing = Electing(api, replicas, until_ready=False)
     one = electing.make("first")
     said = ""
@@ -116,7 +115,7 @@ def test_a_missing_lease_is_reported_with_a_remedy_and_taken_when_it_is_back(
 
     until(is_told, "it says what to do")
     assert not electing.leaderships[0].is_leading
-    assert ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases") not in api.asked
+    assert ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases") not in api.requests
     api.set("leases", "xpu-extender", {})
     until(lambda: electing.leaderships[0].is_leading, "it leads")
     assert one.bind(asking) == ""
@@ -143,7 +142,7 @@ def test_a_replica_that_gets_the_lease_without_an_answer_reads_others_binds(api:
     # Another leads, binds, and ends in order, between two looks: as if nobody had.
     with api.changed:
         client.loses = True
-        api.kinds["leases"].by_name["xpu-extender"]["spec"]["holderIdentity"] = ""
+        api.get("leases", "xpu-extender")["spec"]["holderIdentity"] = ""
         one._until = time.monotonic() - 1
     until(lambda: not client.loses and one.is_leading, "it leads again")
     one.stop()
@@ -261,7 +260,7 @@ def test_a_replica_that_stops_leading_while_it_decides_binds_nothing_and_keeps_n
     one = replicas(losing)
     losing.left = 2
     assert "does not lead any more" in one.bind(asking)
-    assert bindings(api) == 0
+    assert api.bindings() == 0
     assert one.fits(pod("q", mem=16)) == ["n1"]
 
 
@@ -283,7 +282,7 @@ def test_without_the_leader_filters_are_answered_and_binds_are_refused(
     assert electing.leaderships[0].leader_url  # it is ready once it knows who leads
     assert one.fits(asking) == ["n1"]
     assert "does not lead" in one.bind(asking)
-    assert bindings(api) == 0
+    assert api.bindings() == 0
 
 
 def test_a_bind_ends_before_another_replica_may_take_over() -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from support.kubernetes_objects import GIB, Json, device, node, pod
-from support.scheduling_api import ApiServer, Refused
+from support.scheduling_api import ApiServer
 from unit.kubernetes.replica import (
     PATIENCE_S,
     Replica,
@@ -33,7 +33,9 @@ def test_a_pod_is_bound_with_its_signed_assignment_by_one_request(
     assert one.bind(asking) == ""
     (share,) = assigned(api, "p").containers["main"]
     assert (share.device_uuid, share.memory_bytes, share.cores) == (device("n1", 0)["uuid"], 4 * GIB, 30)
-    assert api.asked == [("POST", "/api/v1/namespaces/default/pods/p/binding")]
+    assert [each for each in api.requests if "?" not in each[1]] == [
+        ("POST", "/api/v1/namespaces/default/pods/p/binding")
+    ]
 
 
 def test_a_right_that_was_lost_is_one_line_of_the_log_though_watches_begin_again_and_again(
@@ -41,11 +43,11 @@ def test_a_right_that_was_lost_is_one_line_of_the_log_though_watches_begin_again
 ) -> None:
     events, begun = api.events, []
 
-    def refused(kind: str, query: dict[str, str]) -> Iterator[Json]:
-        if kind != "nodes":
-            yield from events(kind, query)
+    def refused(path: str, query: dict[str, str]) -> Iterator[Json]:
+        if path != "/api/v1/nodes":
+            yield from events(path, query)
             return
-        begun.append(kind)
+        begun.append(path)
         yield {"type": "ERROR", "object": {"kind": "Status", "code": 403, "message": "nodes is forbidden"}}
 
     monkeypatch.setattr(api, "events", refused)
@@ -145,10 +147,10 @@ def test_a_bind_that_is_repeated_is_done_once(api: ApiServer, replicas: Callable
     create(api, node("n1"), asking)
     one = replicas()
     assert one.bind(asking) == ""
-    before = api.pod("p")
+    before = api.get("pods", "p")
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one.bind, [asking] * 8)) == [""] * 8
-    assert api.pod("p") == before
+    assert api.get("pods", "p") == before
     assert "bound to node n1 already" in one.bind(asking, "n2")
 
 
@@ -159,10 +161,10 @@ def test_another_pod_of_the_same_name_is_not_bound_in_its_place(
     create(api, node("n1"), new)
     one = replicas()
     assert one.bind(old) == "the pod was deleted, and another has its name now"
-    assert "nodeName" not in api.pod("p")["spec"]
+    assert "nodeName" not in api.get("pods", "p")["spec"]
     # It is replaced between the decision and the request.
     api.before_binding = lambda name: create(api, pod("p", mem=2))
-    assert "Precondition failed" in one.bind(new)
+    assert "Conflict" in one.bind(new)
     assert one.fits(pod("q", mem=16)) == ["n1"]
 
 
@@ -172,7 +174,7 @@ def test_a_pod_that_the_watch_has_not_told_of_yet_is_asked_for(
     create(api, node("n1"))
     one = replicas()
     asking = pod("p", mem=4)
-    api.kinds["pods"].by_name["p"] = {**asking, "metadata": {**asking["metadata"], "resourceVersion": "1"}}
+    api.objects["/api/v1/namespaces/default/pods/p"] = asking
     assert one.bind(asking, PodUID="") == ""
     assert assigned(api, "p").containers["main"][0].memory_bytes == 4 * GIB
     assert "404" in one.bind(pod("gone", mem=1))
@@ -184,8 +186,8 @@ def test_a_pod_without_our_resources_is_bound_as_it_is(
     asking = pod("p")
     create(api, node("n1"), asking)
     assert replicas().bind(asking) == ""
-    assert api.pod("p")["spec"]["nodeName"] == "n1"
-    assert ANNOTATION not in api.pod("p")["metadata"]["annotations"]
+    assert api.get("pods", "p")["spec"]["nodeName"] == "n1"
+    assert ANNOTATION not in api.get("pods", "p")["metadata"]["annotations"]
 
 
 def test_a_bind_that_the_api_refuses_leaves_the_place_free(
@@ -195,10 +197,8 @@ def test_a_bind_that_the_api_refuses_leaves_the_place_free(
     create(api, node("n1"), asking)
     one = replicas()
 
-    def refuse(name: str) -> None:
-        raise Refused(403, "not allowed")
-
-    api.before_binding = refuse
+    refusal = (403, {"message": "not allowed"})
+    api.fault = lambda method, path: refusal if path.endswith("/binding") else None
     assert "not allowed" in one.bind(asking)
     assert one.fits(pod("q", mem=16)) == ["n1"]
 
@@ -246,9 +246,9 @@ def test_a_replica_that_starts_knows_all_that_was_given(
     first.extender.stop()
     second = replicas()
     assert second.fits(pod("q", mem=1)) == []
-    api.delete("pods", "p0")
+    api.remove("pods", "p0")
     until(lambda: second.fits(pod("q", mem=4)), "the place of a deleted pod is free")
-    ended = api.pod("p1")
+    ended = api.get("pods", "p1")
     api.set("pods", "p1", {**ended, "status": {"phase": "Succeeded"}})
     until(lambda: 'pods{state="bound"} 6.0' in second.status("/metrics")[1], "an ended pod counts no more")
 
@@ -267,7 +267,7 @@ def test_a_pod_that_its_author_makes_nonsense_of_holds_what_it_got_until_it_is_g
     else:  # past the scheduler
         api.set("pods", "p", {**made, "spec": {**made["spec"], "nodeName": "n1"}})
     until(lambda: one.fits(other) == [], "it holds the card")
-    bound = api.pod("p")
+    bound = api.get("pods", "p")
     nonsense = {**bound["metadata"], "annotations": {"yoyoworks.com/xpu-count": "x"}}
     api.set("pods", "p", {**bound, "metadata": nonsense})
     if is_listed_again:
@@ -276,7 +276,7 @@ def test_a_pod_that_its_author_makes_nonsense_of_holds_what_it_got_until_it_is_g
     api.set("pods", "later", {**later, "spec": {**later["spec"], "nodeName": "n2"}})
     until(lambda: one.fits(other, "n2") == [], "what came later is known")
     assert one.fits(other) == []
-    api.delete("pods", "p")
+    api.remove("pods", "p")
     until(lambda: one.fits(other) == ["n1"], "the card is free")
 
 
@@ -289,7 +289,7 @@ def test_a_watch_that_has_lost_its_place_in_history_reads_all_again(
     assert one.bind(asking) == ""
     until(lambda: 'pods{state="bound"} 1.0' in one.status("/metrics")[1], "the watch tells of the pod")
     with api.changed:
-        api.delete("pods", "p")
+        api.remove("pods", "p")
         create(api, node("n2"))
         api.forget()
     until(lambda: one.fits(pod("q", mem=16), "n1", "n2") == ["n1", "n2"], "it has read all again")
@@ -300,15 +300,9 @@ def test_before_it_has_read_the_cluster_it_decides_nothing_and_is_not_ready(
 ) -> None:
     asking = pod("p", mem=1)
     create(api, node("n1"), asking)
-    page = api.page
     held = threading.Event()
-
-    def refuse(kind: str, query: dict[str, str]) -> Json:
-        if kind == "pods" and not held.is_set():
-            raise Refused(503, "starting up")
-        return page(kind, query)
-
-    api.page = refuse  # type: ignore[method-assign]
+    refusal = (503, {"message": "starting up"})
+    api.fault = lambda _, path: refusal if path == "/api/v1/pods" and not held.is_set() else None
     one = replicas(wait=False)
     until(lambda: "starting up" in one.status("/readyz")[1], "it says why it is not ready")
     assert one.status("/healthz") == (200, "ok\n")
