@@ -191,6 +191,7 @@ def test_an_index_is_not_the_start_of_an_id(node: Node, bundles: Callable[..., P
 def test_set_says_what_is_wrong_with_its_arguments(node: Node) -> None:
     for words, told in [
         ((), "Give at least one of --mem, --cores, --sched and --priority."),
+        (("--mem", "6"), "'6' has no unit; write 6G, 6144M or 50%"),
         (("--cores", "33"), "'33' must be a percentage from 5 to 100 in steps of 5; did you mean 35?"),
         (("--cores", "many"), "'many' must be a percentage from 5 to 100 in steps of 5"),
         (("--cores", "30", "--device", ""), "'' names no device; give an index or a UUID (see `xpu ps`)"),

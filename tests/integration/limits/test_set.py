@@ -47,12 +47,6 @@ def wait_for(output: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-def wait_for_end(node: Node, pid: int) -> None:
-    """Waits until the kernel has ended a container's process that was killed."""
-    while any(entry["state"] != "dead" for entry in node.json("ps") if entry["pid"] == pid):
-        pass
-
-
 def holder(node: Node, bundles: Bundles, limit: str, amount: int) -> tuple[str, Path]:
     """A container that holds `amount` MiB; its id and its output."""
     bundle = bundles(f"XPU_MEM={limit}", args=["cuda-probe", "alloc", str(amount), "--hold"])
@@ -158,26 +152,6 @@ def test_a_limit_below_the_use_needs_force(node: Node, bundles: Bundles, backend
     assert booked(node) == 1536 * MIB
 
 
-def test_memory_that_one_gives_up_can_go_to_the_next(node: Node, bundles: Bundles, backend: str) -> None:
-    container = sleeper(node, bundles, "XPU_MEM=15G", "XPU_VISIBLE_DEVICES=0")
-    node.xpu("set", container, "--mem", "5G")
-    other = sleeper(node, bundles, "XPU_MEM=10G", "XPU_VISIBLE_DEVICES=0")
-    assert change(node, container, "--mem", "5121M").returncode == 3
-    node.remove(other)
-    assert change(node, container, "--mem", "5121M").returncode == 0
-
-
-def test_the_dead_are_in_nobodys_way(node: Node, bundles: Bundles, backend: str) -> None:
-    container = sleeper(node, bundles, "XPU_MEM=4G", "XPU_VISIBLE_DEVICES=0")
-    other = bundles("XPU_MEM=8G", "XPU_VISIBLE_DEVICES=0", args=["sleep", "1000"])
-    node.start(other)
-    gone = node.grants()[1]
-    subprocess.run(["runc", "--root", node.state_root, "kill", other.name, "KILL"], check=True)
-    wait_for_end(node, gone.pid)
-    assert change(node, container, "--mem", "12G").returncode == 0
-    assert [grant.container_id for grant in node.grants()] == [container]
-
-
 def test_each_of_several_devices_or_one_that_is_named(node: Node, bundles: Bundles, backend: str) -> None:
     container = sleeper(node, bundles, "XPU_MEM=4G", "XPU_COUNT=2")
     node.xpu("set", container, "--mem", "6G")
@@ -278,12 +252,6 @@ def test_a_missing_or_ambiguous_container_is_reported(node: Node, bundles: Bundl
     assert "'' is not a container's id" in change(node, "", "--mem", "4G").stderr
     assert "give more of it" in change(node, first[:-1], "--mem", "4G").stderr
     assert change(node, first, "--mem", "4G").returncode == 0
-
-
-def test_a_wrong_amount_is_wrong_usage(node: Node) -> None:
-    wrong = change(node, "any", "--mem", "6")
-    assert wrong.returncode == 2
-    assert "'6' has no unit; write 6G, 6144M or 50%" in wrong.stderr
 
 
 # At once, and cut short.

@@ -160,21 +160,6 @@ def test_reservations_signed_with_a_removed_key_start_no_container(node: Node, b
     node.start(bundles(ALLOCATED, args=SLEEP, change=pod.container()))
 
 
-def test_an_author_s_amounts_are_refused(node: Node, bundles: Bundles) -> None:
-    uuid, _ = cluster(node)
-    variable = "XPU_MEM=15G"
-    pod = Pod("web")
-    text = signed(pod.assignment(main=(share(uuid),)))
-    for change in (pod.container(assignment=text), pod.container()):
-        told = refused(node, bundles(variable, ALLOCATED, change=change))
-        assert told.startswith(f"{variable} is not for a container of a pod: say it in resources.limits")
-    told = refused(node, bundles(variable, change=pod.container()))
-    assert told.startswith(f"{variable} is not for a container of a pod: say it in resources.limits")
-    told = refused(node, bundles(change=pod.container(assignment=text, mem="15G")))
-    assert told.startswith("yoyoworks.com/xpu-mem: 15G is not for a container of a pod")
-    node.start(bundles(variable, args=SLEEP))  # docker is not concerned
-
-
 @MODES
 def test_an_author_exchanges_no_hard_limit_for_a_soft_one(node: Node, bundles: Bundles, mode: str) -> None:
     uuid, _ = cluster(node, more=f"mode: {mode}")

@@ -38,14 +38,6 @@ def asked(*variables: str) -> list[str]:
     return [word for variable in variables for word in ("-e", variable)]
 
 
-def test_a_reason_that_devices_share_is_told_once(node: Node) -> None:
-    node.sim("8xA100-80GB")
-    status, told = explained(node, *asked("XPU_MEM=90G"))
-    assert status == 3
-    assert told.count("90G requested") == 1
-    assert "(GPU 0-7: 80G free, 90G requested)" in told
-
-
 @pytest.mark.parametrize(
     "variables",
     [

@@ -85,14 +85,6 @@ def own_number() -> Callable[[bytes], bytes]:
     return lambda _: str(os.getpid()).encode()
 
 
-def test_one_process_answers_again_and_again(start: Start) -> None:
-    scraper = start(own_number)
-    assert scraper.collector.fileno() is None  # no client has asked
-    first = scraper.ask()
-    assert first[0] == 200 and first[1] != str(os.getpid())
-    assert scraper.ask() == first
-
-
 def test_the_process_ends_when_nobody_asks_and_when_it_is_old(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,13 +99,6 @@ def test_the_process_ends_when_nobody_asks_and_when_it_is_old(
     assert second != first and scraper.ask() == second
     assert scraper.collector.fileno() is None
     assert scraper.ask() not in (first, second)
-
-
-def test_one_that_hangs_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Collector, "longest_s", 0.3)
-    hanging = start(lambda: lambda _: time.sleep(1000) or b"")  # type: ignore[func-returns-value]
-    status, body = hanging.ask()
-    assert status == 503 and "does the driver answer?" in body
 
 
 @pytest.mark.parametrize(
@@ -135,14 +120,6 @@ def test_an_error_of_the_process_is_reported_and_the_next_one_may_do_better(
 
 def _raise(error: Exception) -> bytes:
     raise error
-
-
-def test_those_that_ask_for_different_pages_at_once_get_their_own(start: Start) -> None:
-    scraper = start(lambda: lambda question: question)
-    clients = [(page, scraper.asking(page)) for page in (*PAGES, *PAGES)]
-    assert [(page, *scraper.answer(client)) for page, client in clients] == [
-        (page, 200, page) for page, _ in clients
-    ]
 
 
 def test_a_page_that_cannot_be_made_fails_no_request_for_another(start: Start) -> None:

@@ -231,17 +231,6 @@ def test_a_plugin_that_has_nothing_to_offer_is_not_gone_and_a_cards_fault_comes_
     assert [card.why for card in cordoned.cards] == ["Xid 79"]
 
 
-def test_a_node_with_the_runtime_whose_plugin_has_said_nothing_is_named() -> None:
-    labels = {"yoyoworks.com/xpu.runtime": "true"}
-
-    (found,) = report.nodes(
-        [{"metadata": {"name": "n1", "labels": labels}}, {"metadata": {"name": "n2"}}], []
-    )
-
-    assert (found.name, found.cards) == ("n1", ())
-    assert found.problem == "it has the runtime, and its device plugin has said nothing yet"
-
-
 def test_nodes_without_our_plugin_are_left_out_and_said_so_by_name() -> None:
     found = report.nodes([{"metadata": {"name": "n0"}}, node()], [])
 

@@ -8,54 +8,15 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
+from xpu_runtime.ledger.grants import Holding, Slice, Use
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
-from xpu_runtime.linux import proc
 
-GIB = 1 << 30
-CAPACITY = 15 * GIB
-HELD = Holding("driver", "hard", "none", "unenforced")
-
-
-class Process:
-    """A process that holds a grant."""
-
-    def __init__(self) -> None:
-        self._child = subprocess.Popen(["/bin/sleep", "600"])
-        self.pid = self._child.pid
-        self.start_time = proc.start_time(self.pid) or 0
-
-    def kill(self) -> None:
-        self._child.kill()
-        self._child.wait()
-
-
-@pytest.fixture
-def holder() -> Iterator[Process]:
-    process = Process()
-    yield process
-    process.kill()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "ledger.db")
-
-
-def wanted(process: Process, name: str = "c1") -> Grant:
-    return Grant(0, name, f"/bundles/{name}", process.pid, process.start_time, "", "pending", "hook", 0.0, ())
-
-
-def take(memory: int, uses: dict[str, Use]) -> tuple[Slice, ...] | None:
-    if uses.get("GPU-0", Use()).memory_bytes + memory > CAPACITY:
-        return None
-    return (Slice("0", "GPU-0", memory, True, 30, HELD),)
+from .granting import GIB, Process, take, wanted
 
 
 def test_a_grant_is_read_back_as_it_was_given(path: str, holder: Process) -> None:
@@ -87,40 +48,11 @@ def test_a_container_that_asks_twice_is_given_once(path: str, holder: Process) -
         assert len(ledger.grants()) == 1
 
 
-def test_a_dead_containers_slice_is_free_again(path: str) -> None:
-    process = Process()
-    with Ledger(path) as ledger:
-        ledger.grant(wanted(process), lambda uses: take(CAPACITY, uses))
-        process.kill()
-        after = Process()
-        granted, dead = ledger.grant(wanted(after, "c2"), lambda uses: take(CAPACITY, uses))
-        after.kill()
-    assert granted is not None
-    assert [grant.container_id for grant in dead] == ["c1"]
-
-
-def test_a_process_number_in_use_again_does_not_keep_a_grant_alive(path: str, holder: Process) -> None:
-    with Ledger(path) as ledger:
-        other = wanted(holder).replace(start_time=holder.start_time - 1)
-        ledger.grant(other, lambda uses: take(CAPACITY, uses))
-        granted, dead = ledger.grant(wanted(holder, "c2"), lambda uses: take(CAPACITY, uses))
-    assert granted is not None
-    assert len(dead) == 1
-
-
 def test_a_slice_without_a_cap_counts_to_a_quota_with_all_cores(path: str, holder: Process) -> None:
-    slices = tuple(Slice("0", "GPU-0", GIB, True, cores, HELD) for cores in (30, None))
+    slices = tuple(Slice("0", "GPU-0", GIB, True, cores, Holding()) for cores in (30, None))
     with Ledger(path) as ledger:
         ledger.grant(wanted(holder), lambda _: slices, ["a"])
         assert ledger.counted("a") == Use(2 * GIB, 130, 2)
-
-
-def test_a_request_that_does_not_fit_books_nothing(path: str, holder: Process) -> None:
-    with Ledger(path) as ledger:
-        ledger.grant(wanted(holder), lambda uses: take(12 * GIB, uses))
-        granted, _ = ledger.grant(wanted(holder, "c2"), lambda uses: take(4 * GIB, uses))
-        assert granted is None
-        assert len(ledger.grants()) == 1
 
 
 @pytest.mark.parametrize("newer", [0, 1])
@@ -156,7 +88,7 @@ def test_another_layout_whose_containers_have_ended_is_made_anew(
         ledger._db.execute("UPDATE meta SET version = ?", (layout,))
     with pytest.raises(LedgerError, match="stop these containers"), Ledger(path):
         pass
-    holder.kill()
+    holder.end()
     with Ledger(path) as ledger:
         assert ledger.grants() == []
 
@@ -177,7 +109,7 @@ def test_another_layout_whose_containers_cannot_be_asked_after_is_kept(
         ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
         ledger._db.execute("UPDATE meta SET version = 3")
         ledger._db.execute(change)
-    holder.kill()
+    holder.end()
     with pytest.raises(LedgerError, match="was written by another version"), Ledger(path):
         pass
     with sqlite3.connect(path) as db:
@@ -190,7 +122,7 @@ def test_a_process_with_a_replaced_ledger_of_another_layout_changes_nothing(
 ) -> None:
     with Ledger(path) as old:
         old.grant(wanted(holder), lambda uses: take(GIB, uses))
-        holder.kill()
+        holder.end()
         old._db.execute("UPDATE meta SET version = version + 1")
         with Ledger(path) as ledger:
             assert ledger.grants() == []

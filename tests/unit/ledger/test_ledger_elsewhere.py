@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,6 @@ HOST, ONE, OTHER = 4026531836, 4026532000, 4026532001
 SLICES = (Slice("0", "GPU-0", 1 << 30, True, None, Holding()),)
 
 Move = Callable[[int], None]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "ledger.db")
 
 
 @pytest.fixture

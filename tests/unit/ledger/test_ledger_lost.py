@@ -28,11 +28,6 @@ SLICES = (
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "ledger.db")
-
-
-@pytest.fixture
 def cgroup() -> Iterator[Path]:
     """A cgroup of the test's own, v2."""
     (mountpoint,) = (each.mountpoint for each in cgroups.mounted() if each.version == 2)

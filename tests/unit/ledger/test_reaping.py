@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,21 +9,9 @@ import pytest
 
 from xpu_runtime.ledger.grants import MEMORY, Grant, Holding, Slice, Use
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux import cgroups, proc
+from xpu_runtime.linux import cgroups
 
-GIB = 1 << 30
-CAPACITY = 15 * GIB
-
-
-class Process:
-    def __init__(self) -> None:
-        self.child = subprocess.Popen(["/bin/sleep", "600"])
-        self.pid = self.child.pid
-        self.started = proc.start_time(self.pid) or 0
-
-    def end(self) -> None:
-        self.child.kill()
-        self.child.wait()
+from .granting import CAPACITY, GIB, Process, take, wanted
 
 
 @pytest.fixture
@@ -48,16 +35,6 @@ def one_cgroup_has_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     # A grant without a cgroup has no processes there: that is not asked.
     known = {"/populated": True, "/empty": False}
     monkeypatch.setattr(cgroups, "has_processes", known.__getitem__)
-
-
-def take(memory: int, uses: dict[str, Use]) -> tuple[Slice, ...] | None:
-    if uses.get("GPU-0", Use()).memory_bytes + memory > CAPACITY:
-        return None
-    return (Slice("0", "GPU-0", memory, True, None, Holding()),)
-
-
-def wanted(process: Process, name: str = "c1", *, mode: str = "hook", state: str = "pending") -> Grant:
-    return Grant(0, name, f"/bundles/{name}", process.pid, process.started, "", state, mode, 0.0, ())
 
 
 def grant(ledger: Ledger, of: Grant, memory: int = GIB) -> Grant | None:
@@ -87,7 +64,7 @@ def test_what_reaping_takes(
     ledger: Ledger, processes: list[Process], process: str, cgroup: str, taken: bool, state: str
 ) -> None:
     holder = processes[2] if process == DEAD else processes[0]
-    started = holder.started - (process == REUSED)
+    started = holder.start_time - (process == REUSED)
     other = grant(ledger, wanted(processes[1], "other"))
     booked = grant(ledger, wanted(holder, state=state).replace(start_time=started, cgroup=cgroup))
     assert [each.id for each in ledger.reap()] == ([booked.id] if taken and booked else [])
@@ -103,7 +80,7 @@ def test_a_number_used_again_is_looked_into_where_the_request_would_be_refused(
     ledger: Ledger, processes: list[Process], process: str, memory: int, reaped: list[str]
 ) -> None:
     holder = processes[2] if process == DEAD else processes[0]
-    grant(ledger, wanted(holder).replace(start_time=holder.started - (process == REUSED)))
+    grant(ledger, wanted(holder).replace(start_time=holder.start_time - (process == REUSED)))
     granted, dead = ledger.grant(wanted(processes[1], "c2"), lambda uses: take(memory, uses))
     assert granted is not None
     assert [each.container_id for each in dead] == reaped
@@ -111,7 +88,7 @@ def test_a_number_used_again_is_looked_into_where_the_request_would_be_refused(
 
 def test_reaping_does_not_make_a_request_fit_that_is_larger(ledger: Ledger, processes: list[Process]) -> None:
     grant(ledger, wanted(processes[0], "stays"))
-    grant(ledger, wanted(processes[0]).replace(start_time=processes[0].started - 1))
+    grant(ledger, wanted(processes[0]).replace(start_time=processes[0].start_time - 1))
     grant(ledger, wanted(processes[2], "dead"))
     granted, dead = ledger.grant(wanted(processes[1], "c2"), lambda uses: take(CAPACITY, uses))
     assert (granted, [each.container_id for each in dead]) == (None, ["dead", "c1"])
@@ -119,7 +96,7 @@ def test_reaping_does_not_make_a_request_fit_that_is_larger(ledger: Ledger, proc
 
 
 def test_a_change_of_a_limit_reaps_first(ledger: Ledger, processes: list[Process]) -> None:
-    gone = grant(ledger, wanted(processes[0], "c0").replace(start_time=processes[0].started - 1), 10 * GIB)
+    gone = grant(ledger, wanted(processes[0], "c0").replace(start_time=processes[0].start_time - 1), 10 * GIB)
     grows = grant(ledger, wanted(processes[1]))
     assert gone is not None and grows is not None
     seen: list[int] = []

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support import REPOSITORY
 from xpu_runtime.limits import compute, pages
 from xpu_runtime.limits.compute import GrantPages, unpack
 
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
-
-HEADER = r"""
-#include <stdio.h>
-#include <stddef.h>
-#include "page.h"
-int main(void) {
-    printf("%d %d %zu %zu %zu %zu %zu %d %d\n", XPU_WHOLE, XPU_ADJUSTED_ROUND_SHIFT,
-           offsetof(struct xpu_quota, limits[1].adjusted), offsetof(struct xpu_quota, limits[1].cores),
-           offsetof(struct xpu_quota, limits[1].policy), offsetof(struct xpu_usage, compute[1].used),
-           offsetof(struct xpu_usage, compute[1].waits), XPU_AGENT_LOST_MS, XPU_HIGH << 8 | XPU_WEIGHT);
-}
-"""
 
 
 def made(folder: Path, sched: str = "burst", priority: str = "low") -> GrantPages:
@@ -42,24 +27,6 @@ def write(folder: Path, position: int, *words: int) -> None:
     """Writes as a process of the container: used, waits, guesses."""
     with open(folder / pages.USAGE, "r+b", buffering=0) as page:
         os.pwrite(page.fileno(), struct.pack(f"<{len(words)}Q", *words), 2048 + position * 128 + 16)
-
-
-def test_the_words_are_where_the_header_has_them(tmp_path: Path) -> None:
-    (tmp_path / "print.c").write_text(HEADER)
-    program = tmp_path / "print"
-    subprocess.run(["cc", f"-I{REPOSITORY}/native/abi", tmp_path / "print.c", "-o", program], check=True)
-    out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
-    assert list(map(int, out.split())) == [
-        compute.WHOLE,
-        compute.ROUND_SHIFT,
-        8 * (compute._LIMITS_AT + compute._LIMIT_WORDS + compute._ADJUSTED),
-        8 * (compute._LIMITS_AT + compute._LIMIT_WORDS + compute._CORES),
-        8 * (compute._LIMITS_AT + compute._LIMIT_WORDS + compute._POLICY),
-        pages.COMPUTE_AT + pages.COMPUTE_SIZE + pages.COMPUTE_WORDS[0],
-        pages.COMPUTE_AT + pages.COMPUTE_SIZE + pages.COMPUTE_WORDS[0] + 8,
-        1000 * compute.LOST_S,
-        pages.PRIORITIES.index("high") << compute._PRIORITY_SHIFT | pages.SCHEDS.index("weight"),
-    ]
 
 
 def test_caps_and_policies_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -122,23 +89,3 @@ def test_a_page_of_another_version_is_not_read(tmp_path: Path) -> None:
         os.pwrite(page.fileno(), struct.pack("<I", pages.ABI + 1), 8)
     with pytest.raises(ValueError, match="another version"):
         GrantPages(str(tmp_path))
-
-
-HOLDER = """
-import fcntl, os, sys, time
-fd = os.open(sys.argv[1], os.O_RDONLY)
-fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_lease_of_the_container_is_an_error_at_once(tmp_path: Path) -> None:
-    made(tmp_path).close()
-    command = [sys.executable, "-c", HOLDER, str(tmp_path / pages.QUOTA)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "ready\n"
-        with pytest.raises(BlockingIOError):
-            GrantPages(str(tmp_path), write=True)
-        holder.kill()

@@ -1,4 +1,6 @@
-"""The pages byte for byte, as native/abi/page.h has them (tests/unit/native asks C)."""
+"""What surrounds the bytes of the pages: modes, the number of devices, open files.
+
+tests/unit/native has the layout, from C."""
 
 from __future__ import annotations
 
@@ -22,57 +24,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def word(content: bytes, at: int, size: int = 8) -> int:
-    return int.from_bytes(content[at : at + size], "little")
-
-
-def test_the_quota_page_of_two_devices(folder: Path) -> None:
-    page = (folder / "quota").read_bytes()
-    assert len(page) == 4096
-    assert page[:8] == b"XPUQUOTA"
-    assert [word(page, at, 4) for at in (8, 16, 20)] == [2, 2, 4095]
-    assert word(page, 24) == (folder / "usage").stat().st_size
-    assert page[32:160] == b"c1".ljust(128, b"\0")
-    for number, uuid in enumerate((FIRST, SECOND)):
-        at = 1024 + 64 * number
-        assert page[at : at + 16].hex() == uuid[4:].replace("-", "")
-        assert page[at + 16 : at + 64] == bytes([number]) + bytes(47)
-    assert page[1024 + 128 : 2048] == bytes(1024 - 128)
-    assert [word(page, 2048), word(page, 2048 + 64)] == [4 * GIB, (1 << 64) - 1]
-
-
-def test_the_usage_page_has_a_mark_and_a_place_for_each_slot(folder: Path) -> None:
-    usage = (folder / "usage").read_bytes()
-    assert usage[:8] == b"XPUUSAGE"
-    assert word(usage, 8, 4) == 2
-    assert len(usage) == 4096 + 4096 + 4095 * (64 + 2 * 192)
-    assert not any(usage[12:])
-
-
 def test_every_user_of_the_container_writes_the_one_page_and_only_reads_the_other(folder: Path) -> None:
     modes = [(folder / name).stat().st_mode & 0o777 for name in ("usage", "quota")]
     assert modes == [0o666, 0o644]
-
-
-def test_a_slot_of_two_devices_is_read_from_its_place(folder: Path) -> None:
-    place = 4096 + 4096 + 4094 * (64 + 2 * 192)
-    with (folder / "usage").open("r+b") as page:
-        for at, value in (
-            (4096 + 4094, bytes([1])),
-            (place, (77).to_bytes(4, "little")),
-            (place + 4, (3).to_bytes(4, "little")),
-            (place + 8, b"train"),
-            (place + 64, (GIB).to_bytes(8, "little")),
-            (place + 64 + 192, (5 * 512).to_bytes(8, "little")),
-            (place + 64 + 192 + 40, (512).to_bytes(8, "little")),
-            (place + 64 + 192 + 48 + 8 * 8, (4 * 512).to_bytes(8, "little")),
-        ):
-            page.seek(at)
-            page.write(value)
-    assert usage_page.slots(str(folder), 2) == [
-        usage_page.ProcessUsage(4094, 77, "train", 0, GIB, {}, True, 0, 3),
-        usage_page.ProcessUsage(4094, 77, "train", 1, 5 * 512, {"overhead": 4 * 512}, True, 512, 3),
-    ]
 
 
 def test_a_page_has_sixteen_devices_at_most(tmp_path: Path) -> None:

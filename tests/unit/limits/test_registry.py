@@ -38,15 +38,6 @@ def test_one_that_is_not_registered_is_told() -> None:
         registry.holding((held_by("no-such-backend", None),))
 
 
-def test_commands_that_show_or_end_containers_work_without_an_unregistered_backend() -> None:
-    assert [backend.NAME for backend in registry.known((held_by("driver", "of-a-newer-version"),))] == [
-        "driver"
-    ]
-    newer = held_by("of-a-newer-version", None)
-    assert registry.known((newer,)) == []
-    assert registry.known_holder(newer, MEMORY) is None
-
-
 def test_of_several_accounts_of_a_grant_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         keeper = Backend()

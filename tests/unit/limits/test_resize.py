@@ -25,13 +25,6 @@ from .accounts import lock_slots, write_slot
 from .resizing import FOUND, GIB, GPUS, MIB, UUIDS, Container
 
 
-def test_the_ledger_and_the_page_change_together(container: Container) -> None:
-    for amount in (6 * GIB, GIB, 15 * GIB, MIB):
-        after = container.set(amount)
-        assert [part.memory_bytes for part in after.slices] == [amount]
-        assert container.booked() == container.in_force() == [amount]
-
-
 def test_memory_of_another_slice_is_not_given(container: Container, pair: Container) -> None:
     with pytest.raises(Refused) as refused:
         container.set(12 * GIB)
@@ -49,17 +42,6 @@ def test_memory_of_another_slice_is_not_given(container: Container, pair: Contai
     container.set(12 * GIB - MIB)
     with pytest.raises(Refused, match=r"XPU_MEM=12287M"):
         container.set(12 * GIB)
-
-
-def test_a_container_without_a_limit_that_could_change_is_told_why(container: Container) -> None:
-    granted = container.grant
-    container.grant = granted.replace(state="pending")
-    with pytest.raises(ApplyError, match="is still being created"):
-        container.set(GIB)
-    container.grant = granted.replace(slices=(granted.slices[0].replace(limited=False),))
-    with pytest.raises(ApplyError, match="no memory limit on GPU 0: the whole device is its own"):
-        container.set(GIB)
-    assert container.booked() == container.in_force() == [4 * GIB]
 
 
 def test_of_two_slices_both_change_or_none(pair: Container, container: Container) -> None:

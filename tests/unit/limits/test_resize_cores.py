@@ -22,7 +22,7 @@ from xpu_runtime.limits.resize import Wanted
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 
-from .resizing import GIB, UUIDS, Container, killed_at
+from .resizing import GIB, UUIDS, Container
 
 ON_PAPER = Holding(paper.NAME, "hard", paper.NAME, "hard")
 
@@ -64,29 +64,6 @@ def test_cores_change_alone_and_together_with_memory(capped: Container) -> None:
         (after,) = capped.change(wanted).slices
         assert (after.memory_bytes, after.cores) == now
         assert limits(capped) == ([now], [now])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
-def test_killed_at_any_line_the_ledger_never_books_less_than_the_limits_in_force(
-    capped: Container, before: int, after: int
-) -> None:
-    line = 0
-    outcomes = set()
-    while True:
-        capped.change(Wanted(cores=before))
-        cut = killed_at(line, lambda: capped.change(Wanted(cores=after)))
-        ((_, booked),), ((_, in_force),) = limits(capped)
-        assert booked is not None
-        assert booked >= in_force
-        outcomes.add((booked, in_force))
-        capped.change(Wanted(cores=after))
-        assert limits(capped) == ([(4 * GIB, after)], [(4 * GIB, after)])
-        if not cut:
-            break
-        line += 1
-    # Both steps were seen on their own.
-    assert outcomes == {(before, before), (max(before, after), min(before, after)), (after, after)}
 
 
 def test_a_smaller_limit_goes_back_if_the_other_kind_is_refused(capped: Container) -> None:

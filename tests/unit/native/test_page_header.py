@@ -1,4 +1,4 @@
-"""native/abi/page.h and limits/pages.py describe the same bytes."""
+"""native/abi/page.h, limits/pages.py and limits/compute.py describe the same bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import GIB, REPOSITORY
-from xpu_runtime.limits import pages, usage_page
+from xpu_runtime.limits import compute, pages, usage_page
 
 #: Prints what the header says, as JSON.
 PROGRAM = r"""
@@ -64,6 +64,11 @@ int main(int argc, char **argv) {
     SAY("guesses at", offsetof(struct xpu_usage_compute, guesses));
     SAY("held at", offsetof(struct xpu_usage_compute, held));
     SAY("paid at", offsetof(struct xpu_usage_compute, paid));
+    SAY("adjusted at", offsetof(struct xpu_quota, limits[1].adjusted));
+    SAY("cores at", offsetof(struct xpu_quota, limits[1].cores));
+    SAY("policy at", offsetof(struct xpu_quota, limits[1].policy));
+    SAY("round shift", XPU_ADJUSTED_ROUND_SHIFT);
+    SAY("agent lost", XPU_AGENT_LOST_MS);
     puts("}");
     return 0;
 }
@@ -87,6 +92,7 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
     )
     pages.create(str(tmp_path), "c1", entries)
     said = json.loads(subprocess.run([printer, tmp_path / "quota"], check=True, capture_output=True).stdout)
+    second = compute._LIMITS_AT + compute._LIMIT_WORDS
     assert said == {
         "abi": 1,
         "devices": 2,
@@ -96,7 +102,7 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "second": pages.NO_LIMIT,
         "first cap": 10000,
         "second cap": 3000,
-        "whole": 10000,
+        "whole": compute.WHOLE,
         "adjusted": 0,
         "first policy": 0x202,
         "weight and high": 0x202,
@@ -129,4 +135,9 @@ def test_c_reads_what_python_writes(printer: Path, tmp_path: Path) -> None:
         "guesses at": pages.COMPUTE_WORDS[2],
         "held at": pages.COMPUTE_WORDS[3],
         "paid at": pages.COMPUTE_WORDS[4],
+        "adjusted at": 8 * (second + compute._ADJUSTED),
+        "cores at": 8 * (second + compute._CORES),
+        "policy at": 8 * (second + compute._POLICY),
+        "round shift": compute.ROUND_SHIFT,
+        "agent lost": 1000 * compute.LOST_S,
     }

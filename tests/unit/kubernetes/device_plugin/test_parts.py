@@ -47,14 +47,6 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_drivers_answers_come_from_another_process(root: Path) -> None:
-    look = DriverLook(0.0, 20)
-    assert asked(look)
-    assert look.inventory is not None and look.inventory.devices == () and look.problem == ""
-    assert "no NVIDIA driver found" in look.inventory.missing
-    look.close()
-
-
 def test_a_driver_that_hangs_is_told_and_asked_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = DriverLook(0.0, 20)
     look.step()
@@ -133,9 +125,6 @@ def test_the_owner_of_ids_is_the_pod_that_has_some_of_them() -> None:
     assert given.by_pod(MEMORY) == {("ns", "a"): 2, ("ns", "b"): 1}
     assert given.ids_of(MEMORY, [("ns", "a", "side"), ("ns", "b", "main")]) == frozenset("yz")
     assert given.ids_of("other", [("ns", "a", "side")]) == frozenset()
-
-
-# Reports
 
 
 # Metrics
