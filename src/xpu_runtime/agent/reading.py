@@ -66,7 +66,7 @@ _COMMANDS = {
     # Without a bundle: that is a folder, and root reads others' too.
     "explain": _Words(
         ("--privileged", "--systemd-cgroup", "-v", "--verbose", "--wide", "--json"),
-        ("-e", "--env", "--annotation"),
+        ("-e", "--env", "--annotation", "--device"),
     ),
     "inspect": _Words(("--wide", "--json"), (), 1),
     "metrics": _Words(()),

@@ -15,9 +15,9 @@ from xpu_runtime import paths
 from xpu_runtime.cli.terminal.table import json_option, print_json, print_table
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
-from xpu_runtime.errors import ConfigError, DeviceError
+from xpu_runtime.errors import ConfigError, DeviceError, did_you_mean
 from xpu_runtime.observe import driver_questions
-from xpu_runtime.request.cdi import KIND, VARIABLES
+from xpu_runtime.request.cdi import KIND, VARIABLES, variable
 from xpu_runtime.vendors import cdi_file as content
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
@@ -126,3 +126,25 @@ def _inventory(config: Config) -> Inventory:
         click.echo(f"xpu: whole devices are left out: {error}", err=True)
         root, is_simulated = discovery.driver_root(config)
         return Inventory(root, is_simulated, (), (), ())
+
+
+def variable_of(device: str, inventory: Inventory, config: Config) -> str:
+    """The variable that an engine adds for `device`, as `--device` has it; click.UsageError if it is none of
+    ours."""
+    known = {
+        f"{KIND}={name}": variable(name, part) for name, part in content.devices(inventory, config).items()
+    }
+    if device not in known:
+        told = f"there is no CDI device {device!r} of ours: `xpu cdi list` shows them"
+        raise click.UsageError("; ".join(filter(None, (told, did_you_mean(device, known)))))
+    return known[device]
+
+
+def notes(inventory: Inventory, config: Config) -> list[str]:
+    """A note if engines do not know the devices as they are now."""
+    path = paths.cdi_file()
+    try:
+        is_right = content.there(path) == content.text(inventory, config)
+    except OSError:
+        is_right = False
+    return [] if is_right else [f"{path}, which engines read, is not there or stale: xpu cdi generate"]

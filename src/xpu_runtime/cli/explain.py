@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import click
 
 from xpu_runtime import candidates
-from xpu_runtime.cli import giving_back
+from xpu_runtime.cli import cdi, giving_back
 from xpu_runtime.cli.terminal.table import (
     json_option,
     print_json,
@@ -61,6 +61,13 @@ class _Shown(Value):
 @click.option(
     "--annotation", "annotations", multiple=True, metavar="KEY=VALUE", help="An annotation of its OCI spec."
 )
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="yoyoworks.com/xpu=NAME",
+    help="A CDI device, as for docker run.",
+)
 @click.option("--privileged", is_flag=True, help="Ask as a container with CAP_SYS_ADMIN.")
 @click.option("--systemd-cgroup", is_flag=True, help="Ask as an engine with the systemd cgroup driver.")
 @click.option(
@@ -77,6 +84,7 @@ def explain(
     bundle: str | None,
     variables: tuple[str, ...],
     annotations: tuple[str, ...],
+    devices: tuple[str, ...],
     privileged: bool,
     systemd_cgroup: bool,
     verbose: bool,
@@ -85,22 +93,25 @@ def explain(
 ) -> None:
     """Show what a request would get now, or why it is refused; nothing is booked.
 
-    Takes variables with -e, or a BUNDLE folder (then -e adds to its variables).
+    Takes variables with -e and CDI devices, or a BUNDLE folder (then these add to its own).
     Exit status: 0 granted, 3 refused, 2 the request is wrong.
 
     \b
     Example:
       xpu explain -e XPU_MEM=4G -e XPU_CORES=30
-      xpu explain -v -e XPU_MEM=4G
+      xpu explain -v --device yoyoworks.com/xpu=4g
       xpu explain --json /run/containerd/io.containerd.runtime.v2.task/default/web
     """
     shown = _Shown(as_json, wide, verbose)
     spec = (
         oci_spec.read(oci_spec.path_in(bundle)) if bundle else {"linux": {"namespaces": [{"type": "mount"}]}}
     )
-    _add(spec, variables, annotations, privileged)
     config = load()
+    given = [cdi.variable_of(device, _inventory(config), config) for device in devices]
+    _add(spec, (*variables, *given), annotations, privileged)
     mode, why = start_mode.choose(config, spec, systemd_cgroup, _runtime(config))
+    if devices:
+        mode, why = start_mode.HOOK, "a CDI device brings our hooks with it"
     try:
         request = source.from_spec(spec, config, os.path.abspath(bundle) if bundle else "")
         if request is not None:
@@ -134,6 +145,7 @@ def explain(
     except OSError as error:
         raise ApplyError(f"cannot open the bundle's root {rootfs}: {error.strerror}") from error
     notes = _notes(inventory, request, config, outcome)
+    notes += cdi.notes(inventory, config) if devices else []
     if config.policy_quotas:
         notes += counts or [_NO_QUOTA]
     notes += [note for slice_ in outcome for note in _slices_without_cap(slice_, others)]

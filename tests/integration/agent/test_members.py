@@ -25,7 +25,7 @@ SLEEP = ["sleep", "1000"]
 GROUP = 47_110
 #: The test's own copy: a checkout may be in a folder that only root can enter.
 pytestmark = pytest.mark.usefixtures("copy")
-SHOWN = ("ps", "devices", "events", "top --once", "explain -e XPU_MEM=1G", "metrics")
+SHOWN = ("ps", "devices", "events", "top --once", "explain --device yoyoworks.com/xpu=2g", "metrics")
 
 
 @pytest.fixture

@@ -189,3 +189,28 @@ def test_list_shows_the_names_for_engines_and_their_requests(node: Node) -> None
     table = node.xpu("cdi", "list").stdout.splitlines()
     assert table[1].split() == ["yoyoworks.com/xpu=slice", "-"]
     assert table[2].split() == ["yoyoworks.com/xpu=half", "XPU_MEM=50%", "XPU_CORES=50", "XPU_COUNT=2"]
+
+
+def test_explain_takes_a_device_as_docker_does(node: Node) -> None:
+    node.configure("mode: spec")
+    node.sim("2xT4")
+    done = node.xpu("explain", "--device", "yoyoworks.com/xpu=4g", "--device", "yoyoworks.com/xpu=8g")
+    assert [line.split(" (")[0] for line in done.stdout.splitlines() if "GPU" in line] == [
+        "  GPU 0",
+        "  GPU 1",
+    ]
+    stale = f"note: {node.run_dir}/cdi/yoyoworks.com-xpu.yaml, which engines read, is not there or stale: "
+    assert stale + "xpu cdi generate" in done.stdout
+    assert "hook mode: a CDI device brings our hooks with it" in done.stdout
+    node.xpu("cdi", "generate")
+    assert node.json("explain", "--device", "yoyoworks.com/xpu=1")["notes"] == [
+        "XPU_MEM is not set: all memory of GPU 1 is booked, and no other container gets a slice of it"
+    ]
+    done = node.xpu("explain", "--device", "yoyoworks.com/xpu=slice", "-e", "XPU_MEM=40G", check=False)
+    assert done.returncode == 3
+    assert done.stdout.startswith("refused: no device has 40G of memory free (GPU 0, 1: 15G free")
+    for name in ("yoyoworks.com/xpu=4G", "4g", "nvidia.com/gpu=0"):
+        done = node.xpu("explain", "--device", name, check=False)
+        assert done.returncode == 2
+        assert f"there is no CDI device '{name}' of ours: `xpu cdi list` shows them" in done.stderr
+    assert node.grants() == []
