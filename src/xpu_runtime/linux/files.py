@@ -218,9 +218,11 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Closing is not enough: a child that was forked meanwhile has the descriptor as well.
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        os.close(self._fd)
-        self._fd = -1
+        fd, self._fd = self._fd, -1
+        try:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)  # or this process would wait for itself
 
 
 def _is_at(fd: int, path: str) -> bool:

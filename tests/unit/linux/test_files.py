@@ -181,6 +181,24 @@ def test_a_lock_is_free_after_its_holder_left_it_though_a_child_lives_on(tmp_pat
         os.waitpid(child, 0)
 
 
+def test_a_lock_is_free_after_its_file_system_refused_to_free_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flock = str(tmp_path / "lock"), fcntl.flock
+
+    def failing(fd: int, operation: int) -> None:
+        if operation == fcntl.LOCK_UN:
+            raise OSError(errno.ENOLCK, "No locks available")
+        flock(fd, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", failing)
+        with pytest.raises(OSError, match="No locks available"), files.Lock(path):
+            pass
+    with files.Lock(path, 0):
+        pass
+
+
 def test_a_symlink_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to("elsewhere")
     with pytest.raises(OSError) as caught, files.Lock(str(tmp_path / "lock")):
