@@ -19,7 +19,7 @@ from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.linux import proc
 from xpu_runtime.placement.allocation import Place, place_of, resolved
 from xpu_runtime.placement.demand import Demand, PodDemand
-from xpu_runtime.request.assignment import AssignmentError, Share
+from xpu_runtime.request.assignment import Assignment, AssignmentError, Share
 from xpu_runtime.request.pod_container import PodContainer
 from xpu_runtime.request.request import Request
 from xpu_runtime.vendors.inventory import Device, Inventory
@@ -72,6 +72,19 @@ def test_a_key_that_an_earlier_version_has_not_kept_is_filled_in_and_no_event(ru
         with PodLedger() as ledger:
             assert [each.key_id for each in ledger.allocations()] == [key]
             assert [each.kind for each in ledger.history()] == ["pod-reserved"]
+
+
+def test_a_containers_start_fills_in_the_key_of_its_assignment_too(run_dir: Path) -> None:
+    inventory = node(16)
+    earlier = allocation("a", c=(share(0, 10, 60),))
+    by_key = earlier.replace(key_id="k")
+    assignment = Assignment("a", "here", earlier.made, earlier.containers)
+    request = Request(of_pod=PodContainer("a", "default", "pod-a", "c", assignment, key_id="k"))
+    for now, entered in ((earlier, by_key), (by_key, None)):
+        assert enter(inventory, CONFIG, now) is None
+        with PodLedger() as ledger:
+            found = place_of(request, inventory, CONFIG, ledger)
+        assert isinstance(found, Place) and found.enter == entered
 
 
 def test_shares_are_reserved_where_they_fit_and_none_of_them_where_one_does_not(run_dir: Path) -> None:

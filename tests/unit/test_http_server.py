@@ -151,6 +151,17 @@ def test_a_client_that_waits_for_us_is_not_dropped_and_others_wait_in_the_kernel
         each.close()
 
 
+def test_a_new_connection_gets_the_place_of_the_one_that_has_waited_longest(serve: Serve) -> None:
+    port = serve(connections=2)
+    first, second, third = (connected(port) for _ in range(3))
+    for each in (third, second):
+        each.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert answers(each) == [("200 OK", b"GET / ")]
+    assert first.recv(1) == b""
+    for each in (first, second, third):
+        each.close()
+
+
 def test_an_answer_that_fails_is_an_answer_and_the_next_one_may_do_better(
     serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:

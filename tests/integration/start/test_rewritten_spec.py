@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from xpu_runtime.oci import spec as oci_spec
+
 from ..conftest import Node
 from ..refusals import refused
 
@@ -215,9 +217,19 @@ def test_a_config_file_that_is_rewritten_stays_what_it_is(
     assert sorted(path.name for path in bundle.iterdir()) == ["config.json", "rootfs"]
 
 
-@pytest.mark.parametrize("written", [0, 1, 100, -1])
+@pytest.mark.parametrize(
+    ("content", "written"),
+    # Ours, and the engine's, which is put back.
+    [
+        ("config.json", 0),
+        ("config.json", 1),
+        ("config.json", 100),
+        ("config.json", -1),
+        (oci_spec.ORIGINAL, 100),
+    ],
+)
 def test_a_write_in_place_that_was_cut_short_is_put_right_by_the_next_create(
-    node: Node, bundles: Bundles, config_files: list[ConfigFile], written: int
+    node: Node, bundles: Bundles, config_files: list[ConfigFile], content: str, written: int
 ) -> None:
     node.configure("mode: spec")
     node.sim("1xT4")
@@ -225,8 +237,7 @@ def test_a_write_in_place_that_was_cut_short_is_put_right_by_the_next_create(
     there = HardLinked(bundle)
     config_files.append(there)
     assert node.run(bundle).stdout == _INFO
-    config = bundle / "config.json"
-    config.write_bytes(config.read_bytes()[:written])
+    (bundle / "config.json").write_bytes((bundle / content).read_bytes()[:written])
     done = node.run(bundle)
     assert (done.returncode, done.stdout) == (0, _INFO), done.stderr
     there.holds()

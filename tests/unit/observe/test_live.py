@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from xpu_runtime.observe.live import Live
@@ -42,3 +44,11 @@ def test_one_cards_values_count_while_another_is_waited_for() -> None:
     )
     found = live(answers, {"first", "second"})._waited_for(60)
     assert found == {"first": {WHOLE: pytest.approx(0.3), 7: 0.5}, "second": {WHOLE: 0.8, 8: 0.8}}
+
+
+def test_a_cards_last_values_count_for_some_seconds_where_there_are_no_newer_ones() -> None:
+    found, without = live(Answers(), {"first"}), {"first": {WHOLE: 0.9}}
+    for age, counts in ((0, True), (60, False)):
+        found._sampled = {"first": (time.monotonic() - age, {WHOLE: 0.5, 7: 0.5})}
+        told = found._with_last({uuid: dict(busy) for uuid, busy in without.items()})
+        assert told == ({"first": {WHOLE: 0.9, 7: 0.5}} if counts else without)
