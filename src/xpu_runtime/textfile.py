@@ -61,6 +61,15 @@ def read(path: str) -> TextFile:
         ) from None
 
 
+def replaceable(path: str) -> str:
+    """The file behind all symlinks at `path`, missing or not. ConfigError for a device, a pipe or a folder: a
+    rename would put a file in its place."""
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise ConfigError(f"{path} is not a regular file", "give another path; nothing was written")
+    return target
+
+
 def write(file: TextFile, text: str | None) -> None:
     """Replaces the file's text; a missing one is made with mode 0644. None removes it. OSError leaves it."""
     if text == file.text and file.state is not None:

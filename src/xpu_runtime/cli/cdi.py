@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import click
 
-from xpu_runtime import paths
+from xpu_runtime import paths, textfile
 from xpu_runtime.cli.terminal.table import json_option, print_json, print_table
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
@@ -68,12 +68,7 @@ def generate(output: str | None) -> None:
             )
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     else:
-        # A rename would put a file in the place of /dev/null, of a FIFO, or of a link.
-        path = os.path.realpath(path)
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise ConfigError(
-                f"{output} is not a regular file", "give another path, or - for standard output"
-            )
+        path = textfile.replaceable(path)
         if output.endswith(".json"):
             text = json.dumps(content.document(inventory, config), indent=2) + "\n"
     content.write(path, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from xpu_runtime import textfile
 from xpu_runtime.errors import XpuError
 from xpu_runtime.linux import files
 from xpu_runtime.observe import driver_questions
@@ -33,6 +34,7 @@ def metrics(output: str | None) -> None:
       xpu metrics --output /var/lib/prometheus/node-exporter/xpu.prom
       curl --unix-socket /run/xpu/metrics.sock http://localhost/metrics
     """
+    path = textfile.replaceable(output) if output is not None else None
     metrics = NodeMetrics(_INTERVAL_S)
     answer = driver_questions.one(lambda: (metrics.text(), metrics.problems, metrics.error), _LONGEST_S)
     if answer.values:
@@ -40,10 +42,10 @@ def metrics(output: str | None) -> None:
     else:
         error = XpuError(answer.error, answer.todo)
         text, problems = metrics.text_without(error), metrics.problems
-    if output is None:
+    if path is None:
         click.echo(text, nl=False)
     else:
-        files.write_atomic(output, text, 0o644)
+        files.write_atomic(path, text, 0o644)
     for problem in problems:
         click.echo(f"xpu: {problem}", err=True)
     if error is not None:

@@ -198,7 +198,7 @@ def test_ids_that_are_the_same_or_hostile_are_told_apart_and_break_no_line(
     assert "\x1b" not in found.text and "\r" not in found.text
 
 
-def test_a_file_for_node_exporter_is_whole_and_readable(node: Node, bundles: Bundles) -> None:
+def test_a_file_for_node_exporter_is_whole_and_takes_no_devices_place(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     path = node.folder / "xpu.prom"
     path.write_text("before")
@@ -216,5 +216,13 @@ def test_a_file_for_node_exporter_is_whole_and_readable(node: Node, bundles: Bun
     found = Figures(path.read_text())
     assert found.one("xpu_up") == 0 and found.of("xpu_device_healthy") == {}
     assert found.one("xpu_events_total", event="granted") == 0
+    link, device = node.folder / "link.prom", node.folder / "device"
+    link.symlink_to(path)
+    node.xpu("metrics", "--output", link, check=False)
+    assert link.is_symlink()
+    os.mkfifo(device)
+    done = node.xpu("metrics", "--output", device, check=False)
+    assert done.stderr == f"xpu: {device} is not a regular file: give another path; nothing was written\n"
+    assert device.is_fifo()
     done = node.xpu("metrics", "--output", node.folder / "missing" / "xpu.prom", check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "missing" in done.stderr

@@ -160,7 +160,7 @@ def test_only_a_file_is_replaced_by_output(node: Node, tmp_path: Path) -> None:
         done = node.xpu("cdi", "generate", "--output", path, check=False)
         assert (done.returncode, done.stderr) == (
             1,
-            f"xpu: {path} is not a regular file: give another path, or - for standard output\n",
+            f"xpu: {path} is not a regular file: give another path; nothing was written\n",
         )
         assert os.path.samestat(before, os.lstat(path))
     (target := tmp_path / "file").write_text("before")
