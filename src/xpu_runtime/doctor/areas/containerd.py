@@ -38,7 +38,6 @@ def look(machine: Machine) -> Iterator[Finding]:
 def _look(path: str, process: Process | None) -> Iterator[Finding]:
     who = f"containerd (process {process.pid})" if process else "containerd (not running)"
     option = "" if path == containerd.DEFAULT_PATH else f" --config {path}"
-    again = f"xpu runtime configure containerd{option}, then {containerd.AFTER_CONFIGURE}"
     try:
         file = textfile.read(path)
         ours = containerd.runtime_path(file)
@@ -51,6 +50,8 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
             return
         yield finding.problem(_CHECK, error.what, f"mend it: {who} does not start with it")
         return
+    restart = containerd.after_change(file)
+    again = f"xpu runtime configure containerd{option}, then {restart}"
     if ours is None:
         text = f"{path} does not name xpu, which only Kubernetes needs"
         if engine.running("kubelet"):
@@ -70,7 +71,7 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
     changed = engine.changed_since(process, sources) if process else []
     if changed:
         text = f"{who} has not read {listed(changed)}, which changed after it had started"
-        yield finding.problem(_CHECK, text, containerd.AFTER_CONFIGURE)
+        yield finding.problem(_CHECK, text, restart)
     elif wrong is None:
         yield finding.ok(_CHECK, f"{who}: {path} names xpu ({ours})")
     yield from of_version(engines.installed_version(containerd.PROGRAM))

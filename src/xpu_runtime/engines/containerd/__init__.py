@@ -79,8 +79,7 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
                 "until unconfigure"
             )
             edit = edit.replace(notes=(*edit.notes, note))
-        edits = noted(file, (edit,), version, installed is not None, runtime_path, set_as_default)
-        return _restarts(file, edits)
+        return noted(file, (edit,), version, installed is not None, runtime_path, set_as_default)
 
     reader.check_stays(file)
     # A drop-in beside an entry in config.toml would be a second copy. A containerd that does not merge would
@@ -191,16 +190,13 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     edits = [_unconfigured(file)] if file.text else []
     data = _blocks.parse(file.path, file.text)
     there = [drop_in for drop_in in drop_ins_of(file, data) if drop_in.state is not None]
-    return _restarts(file, (*edits, *_without_ours(there, data)))
+    return (*edits, *_without_ours(there, data))
 
 
-def _restarts(file: TextFile, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
-    """The edits, with a note where another program than systemd starts this containerd."""
+def after_change(file: TextFile) -> str:
+    """What makes this containerd read its file: a Kubernetes distribution starts its own."""
     maker = reader.maker_of(file)
-    if maker is None or all(edit.text == edit.file.text for edit in edits):
-        return edits
-    note = f"{maker} starts this containerd: restart {maker}"
-    return (edits[0].replace(notes=(*edits[0].notes, note)), *edits[1:])
+    return f"restart {maker}, which starts this containerd" if maker else AFTER_CONFIGURE
 
 
 def _without_ours(there: list[TextFile], data: dict[str, Any], runtime_path: str = "") -> list[Edit]:
