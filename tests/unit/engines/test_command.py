@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from xpu_runtime import textfile
-from xpu_runtime.engines import ENGINES
+from xpu_runtime.engines import ENGINES, engine
 from xpu_runtime.errors import ConfigError
 
 PROGRAM = "/bin/true"
@@ -31,6 +31,14 @@ BROKEN = {
 
 def configure(xpu: Any, name: str, config: Path, *more: str) -> Any:
     return xpu("runtime", "configure", name, "--config", config, "--runtime-path", PROGRAM, *more)
+
+
+def test_every_engine_module_has_the_names_that_the_command_uses() -> None:
+    for name in ENGINES:
+        known = engine(name)
+        assert os.path.isabs(known.DEFAULT_PATH)
+        assert callable(known.configure) and callable(known.unconfigure)
+        assert known.AFTER_CONFIGURE and known.AFTER_UNCONFIGURE
 
 
 @pytest.mark.parametrize("name", ENGINES)

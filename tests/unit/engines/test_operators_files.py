@@ -22,17 +22,18 @@ from xpu_runtime.observe import engine
 FILES = Path(__file__).with_name("files")
 
 
-def shapes(name: str) -> dict[str, str]:
+def shapes(*names: str) -> dict[str, str]:
     found = {}
-    for part in ("\n" + (FILES / name).read_text()).split("\n=== ")[1:]:
-        title, _, text = part.partition("\n")
-        assert title not in found, title
-        found[title] = text.removesuffix("\n") + "\n"
+    for name in names:
+        for part in ("\n" + (FILES / name).read_text()).split("\n=== ")[1:]:
+            title, _, text = part.partition("\n")
+            assert title not in found, title
+            found[title] = text.removesuffix("\n") + "\n"
     return found
 
 
 DAEMON_JSON = shapes("daemon.json.txt")
-CONFIG_TOML = shapes("config.toml.txt")
+CONFIG_TOML = shapes("config.toml.txt", "config.toml.more.txt")
 #: No engine starts with the default in these files. `unconfigure` removes it with a note.
 NAMED_BEFORE = {
     "a default that was xpu already, and nobody's entry",
@@ -56,6 +57,10 @@ spelt = pytest.mark.parametrize(
 def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search through the machine's processes would take most of the test's time."""
     monkeypatch.setattr(engine, "running", lambda program: [])
+
+
+def test_there_are_forty_of_each_kind() -> None:
+    assert len(DAEMON_JSON) >= 40 and len(CONFIG_TOML) >= 40
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -111,6 +116,7 @@ def test_unconfigure_restores_a_daemon_json(tmp_path: Path, shape: str, spelling
 REFUSED = {
     ("docker's package: the CRI plugin is off", 2): "ignores plugins.cri",
     ("version 1 with the CRI plugin of old", 2): "ignores plugins.cri",
+    ("version 1 with nvidia as the engine of the old shim", 2): "ignores plugins.cri",
     ("version 1 that says so, with gVisor", 2): "ignores plugins.cri",
     ("version 0, as dockerd writes it", 2): "ignores plugins.cri",
     ("an inline table of runtimes", 0): "as inline tables or dotted keys",
