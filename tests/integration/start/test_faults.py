@@ -191,6 +191,15 @@ def test_a_container_that_outlives_its_failed_hook_has_nothing_of_ours(node: Nod
     assert node.grants() == []
 
 
+def test_a_spec_that_cannot_be_edited_leaves_no_grant(node: Node, bundles: Bundles) -> None:
+    node.configure("mode: spec")
+    node.sim("1xT4-R580")
+    told = refused(node, bundles("XPU_MEM=1G", change=lambda spec: spec.update(hooks=[])))
+    assert "the container's spec is malformed: hooks (of hooks.createRuntime) is no object" in told
+    assert node.grants() == []
+    assert list(node.run_dir.glob("slices/*")) == []
+
+
 def failing_topology(node: Node) -> Path:
     path = node.folder / "failing.yaml"
     path.write_text(
