@@ -20,7 +20,7 @@ from .ways import IMAGE, Docker, Way
 
 pytestmark = pytest.mark.timeout(900)
 
-_PACKAGES = (*PACKAGES["trixie"], "curl", "docker-buildx", "docker-compose", "podman")
+_PACKAGES = (*PACKAGES["trixie"], "catatonit", "curl", "docker-buildx", "docker-compose", "podman")
 _PAGES = [
     page
     for folder in ("tutorials", "how-to")
@@ -141,8 +141,9 @@ class Reader(Docker):
         """Carries out a step; the test fails if a command prints something else."""
         if isinstance(step, pages.File):
             # There is no bridge.
-            image = "    image: debian:12\n"
+            image, spec = "    image: debian:12\n", "\nspec:\n"
             text = step.text.replace(image, f"{image}    network_mode: none\n")
+            text = text.replace(spec, f"{spec}  hostNetwork: true\n")
             self.machine.path(str(Path(self._HOME, step.name))).write_text(text)
             return
         environ = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1", "DEBIAN_FRONTEND": "noninteractive"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.drop_in_trees import Tree, snapshot, trees
 from support.engine_table import tried
 
 from .root import Root
@@ -83,6 +85,38 @@ def test_podman_knows_our_name_and_shows_every_runtimes_errors(podman: Podman) -
         assert said.startswith(f"Error: {runtime}: ") and "level=error" not in said, said
 
 
+@pytest.mark.parametrize("tree", trees("containers.conf.txt"), ids=lambda tree: tree.title)
+def test_podmans_default_is_that_of_peoples_files_until_ours_is_asked_for(
+    podman: Podman, tree: Tree, tmp_path: Path
+) -> None:
+    folders = [podman.machine.path(each) for each in ("/etc/containers", "/usr/share/containers")]
+    kept = [(folder, tmp_path / folder.parent.name) for folder in folders]
+    for folder, copy in kept:
+        shutil.copytree(folder, copy)
+    default = ("podman", "info", "--format", "{{.Host.OCIRuntime.Name}}")
+    try:
+        for name in ("/etc/containers/containers.conf", "/usr/share/containers/containers.conf"):
+            podman.machine.path(name).unlink(missing_ok=True)
+        tree.write(podman.machine.path("/"))
+        theirs = podman.must(*default)
+        files = [snapshot(folder) for folder in folders]
+        podman.must("xpu", "runtime", "configure", "podman")
+        assert podman.must(*default) == theirs
+        asked = podman.run("xpu", "runtime", "configure", "podman", "--set-as-default")
+        if asked.returncode:
+            assert (
+                f"xpu: /{tree.decides} is read after {_FILE}, and has another engine.runtime" in asked.stdout
+            )
+        assert podman.must(*default) == (theirs if asked.returncode else "xpu\n")
+        podman.must("xpu", "runtime", "unconfigure", "podman")
+        assert podman.must(*default) == theirs
+        assert [snapshot(folder) for folder in folders] == files
+    finally:
+        for folder, copy in kept:
+            shutil.rmtree(folder)
+            shutil.copytree(copy, folder)
+
+
 def test_podmans_names_are_known_and_its_containers_keep_our_name(podman: Podman) -> None:
     podman.must("xpu", "runtime", "configure", "podman", "--set-as-default")
     run = ("podman", "run", "-d", "-e", "XPU_MEM=1G")
@@ -110,6 +144,39 @@ def test_the_containers_of_a_pod_get_slices(podman: Podman) -> None:
     assert podman.names() == []
 
 
+#: It does not come back from `create` before the test has killed podman.
+_SLOW = """#!/bin/sh
+/usr/bin/xpu-container-runtime "$@" || exit
+case " $* " in
+*" create "*) touch /run/created; while test -e /run/created; do sleep 0.1; done ;;
+esac
+"""
+_KILLED = """exec > /dev/null 2>&1
+podman --runtime /run/slow run --name lost -d -e XPU_MEM=1G debian:12 sleep 1000 &
+until test -e /run/created; do sleep 0.1; done
+kill -9 $!
+rm /run/created
+"""
+
+
+@pytest.mark.parametrize("by", ["podman start", "xpu-container-runtime delete --force"])
+def test_a_container_whose_podman_was_killed_while_it_was_created_is_ended_by_hand(
+    podman: Podman, by: str
+) -> None:
+    podman.machine.path("/run/slow").write_text(_SLOW)
+    podman.machine.path("/run/slow").chmod(0o755)
+    podman.must("sh", "-c", _KILLED)
+    assert podman.names() == ["lost"]
+    if by == "podman start":
+        podman.run(*by.split(), "lost")
+        assert podman.names() == []
+    podman.must("podman", "rm", "--force", "--time", "0", "lost")
+    if by != "podman start":
+        assert podman.must("xpu", "ps", "--format", "{{.Name}} {{.State}}") == "- running\n"
+        podman.must(*by.split(), podman.must("xpu", "ps", "--quiet").strip())
+        assert podman.names() == []
+
+
 @pytest.fixture
 def on_v2(debs: list[Path]) -> Iterator[Podman]:
     """crun does not start anything beside cgroup v1 where v2 has a controller."""
@@ -120,10 +187,17 @@ def on_v2(debs: list[Path]) -> Iterator[Podman]:
         machine.close()
 
 
-def test_in_front_of_crun_podman_shows_why_the_hook_has_refused(on_v2: Podman) -> None:
+def test_in_front_of_crun_podman_shows_a_refusals_reason_and_a_dead_slice_is_taken_back(
+    on_v2: Podman,
+) -> None:
     # This machine's v2 need not have the controller of pids.
     run = ("podman", "--runtime", "crun", "run", "--rm", "--pids-limit=0")
     said = on_v2.must(*run, "--annotation=yoyoworks.com/xpu-mem=4G", "debian:12", "nvidia-smi", "-L")
     assert said.startswith("GPU 0: Tesla T4")
     said = on_v2.run(*run, "--annotation=yoyoworks.com/xpu-mem=40G", "debian:12", "true").stdout
     assert said.startswith("Error: OCI runtime error: crun: xpu: refused: no device has 40G of memory free")
+    # crun calls no poststop hook for a container that it could not start.
+    on_v2.run(*run, "--annotation=yoyoworks.com/xpu-mem=10G", "debian:12", "/none")
+    assert on_v2.must("xpu", "ps", "--format", "{{.Memory}} {{.State}}") == "10G dead\n"
+    on_v2.must(*run, "--annotation=yoyoworks.com/xpu-mem=10G", "debian:12", "true")
+    assert on_v2.names() == []
