@@ -11,6 +11,7 @@ import pytest
 
 from xpu_runtime import paths, worker
 from xpu_runtime.ledger.store import Ledger
+from xpu_runtime.linux import proc
 
 
 def test_workers_that_cannot_be_killed_are_replaced_once(
@@ -100,3 +101,22 @@ def test_a_call_needs_its_callers_own_confirmation(run_dir: Path, tmp_path: Path
                 assert asked[2].pid == client
             else:
                 assert asked is None
+
+
+@pytest.mark.parametrize(
+    ("run_folder", "word", "is_ours"),
+    [
+        ("/run/xpu", "/bundle", True),
+        ("run", "/bundle", False),  # relative to the caller's folder
+        ("/run/xpu", "--log=/proc/self/cwd/log", False),
+        ("/run/xpu", "/dev/fd/3", False),
+    ],
+)
+def test_paths_that_mean_something_else_to_a_worker_are_left_to_the_caller(
+    run_folder: str, word: str, is_ours: bool
+) -> None:
+    here = worker.Installation()
+    here.environment = {"XPU_RUN_DIR": run_folder}
+    words = [worker._PROTOCOL, "shim", str(paths.LIB), "", run_folder, "/", word]
+    found = worker._caller(words, os.getpid(), proc.start_time(os.getpid()), here)
+    assert (found is not None) is is_ours

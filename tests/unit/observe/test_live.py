@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from xpu_runtime.ledger.grants import Grant, Holding, Slice
+from xpu_runtime.observe import live as observed
 from xpu_runtime.observe.live import Live
 from xpu_runtime.observe.samples import Utilization
 from xpu_runtime.vendors.vendor import WHOLE
@@ -52,3 +54,15 @@ def test_a_cards_last_values_count_for_some_seconds_where_there_are_no_newer_one
         found._sampled = {"first": (time.monotonic() - age, {WHOLE: 0.5, 7: 0.5})}
         told = found._with_last({uuid: dict(busy) for uuid, busy in without.items()})
         assert told == ({"first": {WHOLE: 0.9, 7: 0.5}} if counts else without)
+
+
+def test_time_beyond_a_cap_is_told_when_two_readings_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Slice("0", "first", 1 << 30, True, 30, Holding("library", "soft", "library", "soft"))
+    grant = Grant(1, "c", "/b", 1, 0, "", "running", "hook", 1.0, (part,))
+    monkeypatch.setattr(observed, "processes", lambda _: [7])
+    found = live(Answers(), {"first"})
+    found._beyond = {}
+    got, told = observed._Got(30.0), []
+    for used in (0.9, 0.9, 0.3, 0.9):
+        told.append(found._compared((1, 0), got, grant, part, {"first": {WHOLE: 0.9, 7: used}}).note)
+    assert told == ["", "60% more by the driver's count: a program goes round the cap", "", ""]

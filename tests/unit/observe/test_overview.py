@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from xpu_runtime.ledger import events
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
+from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits.usage import Usage
 from xpu_runtime.observe import overview
 from xpu_runtime.observe.reading import Card, Reading, Row
@@ -46,3 +50,14 @@ def test_sums_are_of_all_slices_and_no_card_is_left_without_rows(run_dir: object
 )
 def test_those_with_few_slices_have_all_of_them_listed(counts: list[int], room: list[int]) -> None:
     assert overview._room([card(str(n), count) for n, count in enumerate(counts)]) == room
+
+
+def test_events_of_a_ledger_that_was_removed_are_forgotten(tmp_path: Path) -> None:
+    """The next one may have as many by the time that it is read."""
+    latest = overview._Latest()
+    for container in ("c1", "c2"):
+        with Ledger(str(tmp_path / container)) as ledger:
+            ledger.note(events.REFUSED, container)
+            latest.read(ledger)
+        for kept in (latest.events, latest.refusals):
+            assert [each.container_id for each in kept] == [container]
