@@ -13,6 +13,10 @@ from support import REPOSITORY
 from xpu_runtime.cli.main import xpu
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+#: The tutorials and how-tos that a test follows.
+FOLLOWED = [
+    page for page in PAGES if page.parent.name in ("how-to", "tutorials") and "```console" in page.read_text()
+]
 #: After a prompt or another command, or in a code span; up to what is the shell's.
 _COMMAND = re.compile(r"(?:^(?:    |\# |\$ )+|(?:&&|;) |`)xpu ([a-z-][^`|;&#\n\\]*)", re.MULTILINE)
 
@@ -42,6 +46,16 @@ def wrong(words: list[str]) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_each_command_that_a_page_shows_exists_with_its_options(page: Path) -> None:
     assert [each for line in shown(page) for each in wrong(line.split())] == []
+
+
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
+def test_a_page_that_a_test_follows_has_all_its_commands_in_blocks_that_the_test_reads(page: Path) -> None:
+    """support.pages reads blocks of the language `console`."""
+    text = page.read_text()
+    languages = re.findall(r"^```(\w+)$", text, re.MULTILINE)
+    assert not {"bash", "sh", "shell"} & set(languages)
+    without = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"\n\n {4}\S.*", without) == [], "an indented block"
 
 
 def test_most_pages_show_some() -> None:
