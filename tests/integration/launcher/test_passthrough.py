@@ -116,14 +116,6 @@ def created(
     yield create
 
 
-def test_run_gives_the_process_s_output_input_and_exit_code(
-    runc: CommandLine, bundle: MakeBundle, state_root: Path, container_id: Callable[[], str]
-) -> None:
-    folder = bundle(["sh", "-c", "cat; echo to stderr >&2; exit 37"])
-    done = run(runc("--root", state_root, "run", "-b", folder, container_id()), input="through")
-    assert (done.returncode, done.stdout, done.stderr) == (37, "through", "to stderr\n")
-
-
 def test_a_container_goes_from_created_to_running_to_gone(
     created: Callable[..., tuple[str, CommandLine]],
 ) -> None:
@@ -150,12 +142,6 @@ def test_a_container_goes_from_created_to_running_to_gone(
     os.close(pidfd)
 
 
-def test_exec_gives_exit_code_output_and_environment(created: Callable[..., tuple[str, CommandLine]]) -> None:
-    name, runc = created(["sleep", "1000"])
-    done = run(runc("exec", "-e", "XPU_MEM=4G", name, "sh", "-c", "echo $XPU_MEM; cat; exit 5"), input="in")
-    assert (done.returncode, done.stdout) == (5, "4G\nin")
-
-
 def test_exec_has_a_terminal_when_asked(created: Callable[..., tuple[str, CommandLine]]) -> None:
     name, runc = created(["sleep", "1000"])
     master, slave = pty.openpty()
@@ -168,23 +154,6 @@ def test_exec_has_a_terminal_when_asked(created: Callable[..., tuple[str, Comman
         assert terminal.read(100).startswith(b"/dev/pts/")
 
 
-def test_exec_leaves_a_detached_process_and_its_pid(
-    created: Callable[..., tuple[str, CommandLine]], tmp_path: Path
-) -> None:
-    name, runc = created(["sleep", "1000"])
-    pid_file = tmp_path / "exec.pid"
-    command = runc("exec", "-d", "--pid-file", pid_file, name, "sleep", "999")
-    null = subprocess.DEVNULL
-    done = subprocess.run(command, stdin=null, stdout=null, stderr=null, timeout=60)
-    assert done.returncode == 0
-    command_line = Path(f"/proc/{pid_file.read_text()}/cmdline")
-    # runc does not wait until its own init has become the program, and between the two there is no command
-    # line; the test's time limit ends this.
-    while not (words := command_line.read_bytes()) or words.endswith(b"init\0"):
-        pass
-    assert words == b"sleep\x00999\x00"
-
-
 def test_a_signal_reaches_the_container_s_process(
     runc: CommandLine, bundle: MakeBundle, state_root: Path, container_id: Callable[[], str]
 ) -> None:
@@ -194,14 +163,6 @@ def test_a_signal_reaches_the_container_s_process(
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 9
-
-
-def test_create_writes_the_pid_of_the_container(
-    created: Callable[..., tuple[str, CommandLine]], tmp_path: Path
-) -> None:
-    pid_file = tmp_path / "pid"
-    name, runc = created(["true"], "--pid-file", pid_file)
-    assert json.loads(run(runc("state", name)).stdout)["pid"] == int(pid_file.read_text())
 
 
 def test_create_sends_a_real_terminal_over_the_console_socket(

@@ -243,17 +243,6 @@ def test_annotations_prove_nothing(node: Node, bundles: Bundles, mode: str) -> N
     assert grant.container_id == holder
 
 
-def test_a_container_that_calls_itself_a_sandbox_gets_no_device(
-    node: Node, bundles: Bundles, mode: str
-) -> None:
-    def sandbox(spec: dict[str, Any]) -> None:
-        spec["annotations"] = {"io.kubernetes.cri.container-type": "sandbox", "yoyoworks.com/xpu-mem": "1G"}
-
-    done = node.run(bundles("XPU_MEM=1G", args=["sh", "-c", "ls /dev | grep -c nvidia"], change=sandbox))
-    assert done.stdout == "0\n", done.stderr
-    assert node.grants() == []
-
-
 def test_ten_thousand_variables_are_no_hindrance(node: Node, bundles: Bundles, mode: str) -> None:
     many = [f"VARIABLE_{number}={'x' * 20}" for number in range(10_000)]
     done = node.run(bundles(*many, "XPU_MEM=1G", *many, args=["cuda-probe", "info"]))

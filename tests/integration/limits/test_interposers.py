@@ -233,15 +233,6 @@ def test_explain_shows_the_interposers_and_books_nothing(node: Node) -> None:
     assert slices(node) == []
 
 
-def test_each_device_of_a_grant_has_its_own_limit_in_the_page(
-    node: Node, bundles: Bundles, mode: str
-) -> None:
-    node.sim("2xT4-R580")
-    bundle = bundles("XPU_MEM=2G,5G", "XPU_VISIBLE_DEVICES=0,1", args=["cuda-probe", "info"])
-    done = node.run(bundle)
-    assert [line.split()[-2] for line in done.stdout.splitlines()] == ["2048", "5120"], done.stderr
-
-
 def test_a_limit_that_the_driver_holds_beside_one_of_the_library_is_in_no_page(
     node: Node, bundles: Bundles
 ) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.sharing_time import Serve
 from xpu_runtime.ledger.allocations import of_assignment
 
 from ..conftest import Node
 from ..findings import assert_fine, found
 from ..refusals import refused
-from ..start.workers import without_python, workers_are_there
 from .pod import (
     ALLOCATED,
     GIB,
@@ -234,25 +231,6 @@ def test_a_pod_in_a_user_namespace_gets_its_own(node: Node, bundles: Bundles) ->
     (grant,) = node.grants()
     assert (grant.mode, grant.slices[0].device_uuid, grant.slices[0].cores) == ("spec", uuid, 30)
     assert granted(node)[uuid] == (4, 30)
-
-
-@MODES
-def test_a_start_by_workers_gives_what_any_other_gives(
-    node: Node, copy: Path, bundles: Bundles, start_agent: Serve, mode: str
-) -> None:
-    uuid = cluster(node, "1xT4", more=f"mode: {mode}")[0]
-    pod = Pod("web")
-    good = pod.container(assignment=signed(pod.assignment(main=(share(uuid),))))
-    bad = pod.container(assignment=signed(Pod("other").assignment(main=(share(uuid),))))
-    told = refused(node, bundles(ALLOCATED, change=bad))
-    start_agent()
-    workers_are_there(node)
-    without_python(copy)
-    assert refused(node, bundles(ALLOCATED, change=bad)) == told
-    container = node.start(bundles(ALLOCATED, args=SLEEP, change=good))
-    assert granted(node) == {uuid: (4, 30)}
-    assert [slice_.memory_bytes for grant in node.grants() for slice_ in grant.slices] == [4 * GIB]
-    node.remove(container)
 
 
 def test_doctor_says_what_is_wrong_with_a_clusters_node(node: Node) -> None:

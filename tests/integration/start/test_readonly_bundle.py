@@ -187,27 +187,6 @@ def test_a_runtime_that_fails_leaves_nothing_to_the_next_start(
     assert ours(node) == []
 
 
-@pytest.mark.parametrize("spelling", ["none", "short", "equals", "twice", "behind"])
-def test_every_spelling_of_the_bundle_is_replaced(
-    node: Node, bundles: Bundles, read_only: Callable[[Path], Path], mode: str, spelling: str
-) -> None:
-    bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
-    root_elsewhere(bundle)
-    read_only(bundle)
-    name = bundle.name
-    spellings: dict[str, list[str | Path]] = {
-        "none": [name],
-        "short": ["-b", ".", name],
-        "equals": ["-b=../" + name, "--", name],
-        "twice": ["--bundle=/nowhere", "--pid-file", "../pid", "-bundle", bundle, name],
-        "behind": [name, "--pid-file=../pid", "--bundle", bundle],
-    }
-    done = node.oci("run", *spellings[spelling], cwd=bundle)
-    assert (done.returncode, done.stdout) == (0, _INFO), done.stderr
-    assert (bundle.parent / "pid").exists() == (spelling in ("twice", "behind"))
-    assert ours(node) == []
-
-
 def test_a_socket_for_the_console_is_found_from_the_engines_bundle(
     node: Node, bundles: Bundles, read_only: Callable[[Path], Path]
 ) -> None:
