@@ -43,8 +43,8 @@ static bool is_program(const char *path, struct stat *st) {
 }
 
 static bool find_named(const char *name, char path[PATH_MAX]) {
-    static const char *const folders[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
-                                          "/usr/bin",        "/sbin",          "/bin"};
+    static const char *const folders[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",        "/usr/bin",
+                                          "/sbin",           "/bin",           "/usr/libexec/crio"};
     struct stat st;
     for (size_t folder = 0; folder < sizeof folders / sizeof *folders; folder++) {
         int written = snprintf(path, PATH_MAX, "%s/%s", folders[folder], name);

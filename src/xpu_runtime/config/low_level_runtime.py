@@ -20,8 +20,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xpu_runtime.config.defaults import Config
 
-#: Where the name of a low-level runtime is looked up: the engine's PATH may be anything.
-RUNTIME_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+#: Where the name of a low-level runtime is looked up: the engine's PATH may be anything. The last folder has
+#: runc and crun of cri-o's packages.
+RUNTIME_FOLDERS = (
+    "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/libexec/crio",
+)  # fmt: skip
 
 #: The launcher's own name: as the low-level runtime it would start itself forever.
 _OURSELVES = "xpu-container-runtime"

@@ -12,6 +12,7 @@ import subprocess
 from typing import Any, Protocol, cast
 
 from xpu_runtime import registered
+from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
 
 ENGINES = registered.names("engines")
@@ -84,7 +85,10 @@ def unconfigure(known: Engine, file: TextFile, is_needed: bool = False) -> tuple
         return edits
     none = TextFile(file.path, file.target, "", None)
     for set_as_default in (False, True):
-        made = known.configure(none, path, set_as_default)
+        try:
+            made = known.configure(none, path, set_as_default)
+        except ConfigError:
+            continue  # another file has our name, which is no reason to keep ours
         if [(edit.file.path, edit.text) for edit in made] == [(file.path, file.text)]:
             return (Edit(file, None),)
     return edits

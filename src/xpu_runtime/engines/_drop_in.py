@@ -1,7 +1,7 @@
 """A TOML file of our own in an engine's drop-in folder, for podman and cri-o.
 
 These engines read the main file, then the files of the folder in the order of their names. A later value
-counts.
+counts. A file may be the main one itself.
 
 Our tables are a block of the file (_blocks.py), so other content of the file stays. Nothing is written here.
 """
@@ -25,12 +25,14 @@ class DropIn(Value):
     """Our file in such a folder, with the functions of an `Engine` that do not depend on the tables' content.
 
     `runtime`, `default`: the keys of our runtime and of the default one. `main`: the main file's name, above
-    the folder. `before`: files that the engine reads before that."""
+    the folder. `before`: files that the engine reads before that. `every`: it reads all files in and below
+    the folder, and not *.conf alone."""
 
     runtime: Path
     default: Path
     main: str
     before: tuple[str, ...] = ()
+    every: bool = False
 
     def configure(self, file: TextFile, wanted: dict[str, Any], set_as_default: bool) -> tuple[Edit, ...]:
         """The file with the tables `wanted`. ConfigError if it is malformed, if it has these tables already,
@@ -44,11 +46,11 @@ class DropIn(Value):
         becoming = _blocks.parse(file.path, text)
         for keys in (self.runtime, self.default):
             ours = _value(becoming, keys)
-            where, value = _last(others, keys)
+            where, value = last(others, keys)
             if ours is None or value in (None, ours):
                 continue
             name = ".".join(keys)
-            if _is_later(where, file):
+            if self._is_later(where, file):
                 raise ConfigError(
                     f"{where} is read after {file.path}, and has another {name}",
                     "take it out there; nothing was changed",
@@ -70,8 +72,8 @@ class DropIn(Value):
 
     def unseen(self, file: TextFile) -> ConfigError | None:
         """Why the engine takes another runtime than the one in our file. ConfigError."""
-        where, _ = _last(self.files(file), self.runtime)
-        if not _is_later(where, file):
+        where, value = last(self.files(file), self.runtime)
+        if not self._is_later(where, file) or value == of(file, self.runtime):
             return None
         return ConfigError(
             f"{where} is read after {file.path}, and has another {'.'.join(self.runtime)}",
@@ -88,11 +90,26 @@ class DropIn(Value):
 
     def files(self, file: TextFile) -> list[TextFile]:
         """The existing files that the engine reads, in its order. ConfigError."""
-        folder = os.path.dirname(os.path.abspath(file.path))
-        beside = sorted({*glob.glob(f"{glob.escape(folder)}/*.conf"), os.path.abspath(file.path)})
-        paths = [*self.before, os.path.join(os.path.dirname(folder), self.main), *beside]
-        found = [file if each == os.path.abspath(file.path) else textfile.read(each) for each in paths]
+        ours = os.path.abspath(file.path)
+        found = [file if each == ours else textfile.read(each) for each in self._paths(file)]
         return [each for each in found if each.state is not None]
+
+    def _paths(self, file: TextFile) -> list[str]:
+        ours = os.path.abspath(file.path)
+        folder, name = os.path.split(ours)
+        main = os.path.join(os.path.dirname(folder), self.main)
+        if name == self.main:
+            main, folder = ours, f"{ours}.d"
+        if self.every:
+            beside = {os.path.join(each, name) for each, _, names in os.walk(folder) for name in names}
+        else:
+            beside = set(glob.glob(f"{glob.escape(folder)}/*.conf"))
+        # A folder's files come where its own name stands among the names beside it.
+        return [*self.before, main, *sorted({*beside, ours} - {main}, key=lambda path: path.split("/"))]
+
+    def _is_later(self, path: str, file: TextFile) -> bool:
+        order = self._paths(file)
+        return path in order and order.index(path) > order.index(os.path.abspath(file.path))
 
 
 def _with(file: TextFile, data: dict[str, Any], wanted: dict[str, Any]) -> str:
@@ -118,12 +135,7 @@ def of(file: TextFile, keys: Path) -> Any:
     return _value(_blocks.parse(file.path, file.text), keys)
 
 
-def _is_later(path: str, file: TextFile) -> bool:
-    ours = os.path.abspath(file.path)
-    return os.path.dirname(path) == os.path.dirname(ours) and path > ours
-
-
-def _last(read: Sequence[TextFile], keys: Path) -> tuple[str, Any]:
+def last(read: Sequence[TextFile], keys: Path) -> tuple[str, Any]:
     """The last file that has a value at `keys`, and that value; ("", None) if none has."""
     for each in reversed(read):
         value = _value(_blocks.parse(each.path, each.text), keys)

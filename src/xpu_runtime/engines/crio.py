@@ -1,10 +1,13 @@
 """cri-o: our runtime, in a file of our own below /etc/crio/crio.conf.d (crio.conf(5), crio.conf.d(5)).
 
-It is made from cri-o's documents and source; no cri-o has run with it. A pod's annotations reach every
-runtime. cri-o has its own values for keys that the entry leaves out: the monitor, the folder of its state.
+cri-o takes nothing for an entry from the default runtime's. So ours repeats that one's keys: a monitor that
+is not in PATH, as that of cri-o's packages, without which cri-o does not start; annotations; limits. A pod's
+annotations reach every runtime.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from xpu_runtime.engines import RUNTIME_NAME, _drop_in
 from xpu_runtime.textfile import Edit, TextFile
@@ -14,16 +17,40 @@ DEFAULT_PATH = "/etc/crio/crio.conf.d/99-xpu.conf"
 CONFIG_OPTIONS: tuple[str, ...] = ()
 AFTER_CONFIGURE = AFTER_UNCONFIGURE = "systemctl restart crio (containers go on)"
 
-_RUNTIME = ("crio", "runtime", "runtimes", RUNTIME_NAME)
-FILE = _drop_in.DropIn(_RUNTIME, ("crio", "runtime", "default_runtime"), "crio.conf")
+_RUNTIMES = ("crio", "runtime", "runtimes")
+_RUNTIME = (*_RUNTIMES, RUNTIME_NAME)
+FILE = _drop_in.DropIn(_RUNTIME, ("crio", "runtime", "default_runtime"), "crio.conf", every=True)
 unconfigure, data, sources, unseen = FILE.unconfigure, FILE.data, FILE.sources, FILE.unseen
+
+_TYPE = "oci"
+#: The default where no file names one: newer cri-o's, older one's.
+_BY_DEFAULT = ("crun", "runc")
+#: What an entry says about the program that it starts (pkg/config/config.go, RuntimeHandler).
+_OF_PROGRAM = (
+    "runtime_path",
+    "runtime_type",
+    "runtime_config_path",
+    "platform_runtime_paths",
+    "inherit_default_runtime",
+)
 
 
 def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]:
     """The file with our runtime at `runtime_path`. ConfigError."""
-    entry = {"runtime_path": runtime_path, "runtime_type": "oci"}
+    entry = {"runtime_path": runtime_path, "runtime_type": _TYPE, **_of_default(file)}
     wanted = {"crio": {"runtime": {"runtimes": {RUNTIME_NAME: entry}}}}
     return FILE.configure(file, wanted, set_as_default)
+
+
+def _of_default(file: TextFile) -> dict[str, Any]:
+    """The default runtime's keys that say nothing about its program; none if no file has its entry."""
+    others = [each for each in FILE.files(file) if each.path != file.path]
+    for name in (_drop_in.last(others, FILE.default)[1], *_BY_DEFAULT):
+        _, entry = _drop_in.last(others, (*_RUNTIMES, str(name)))
+        # Those of type `pod` and `vm` have other monitors.
+        if name != RUNTIME_NAME and isinstance(entry, dict) and (entry.get("runtime_type") or _TYPE) == _TYPE:
+            return {key: value for key, value in entry.items() if key not in _OF_PROGRAM}
+    return {}
 
 
 def runtime_path(file: TextFile) -> str | None:

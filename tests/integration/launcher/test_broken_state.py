@@ -164,6 +164,11 @@ def test_the_launcher_never_takes_itself_for_the_runtime(
 
 def in_own_mounts(script: str, launcher: Launcher, *words: str) -> subprocess.CompletedProcess[str]:
     """Runs the launcher where `script` has changed the mounts, for it alone."""
+    return where_mounts_are(script, launcher, str(launcher.path), *words)
+
+
+def where_mounts_are(script: str, launcher: Launcher, *run: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command where `script` has changed the mounts, for it alone."""
     command = [
         "unshare",
         "--mount",
@@ -175,9 +180,7 @@ def in_own_mounts(script: str, launcher: Launcher, *words: str) -> subprocess.Co
         script + '\nexec "$@"',
         "sh",
     ]
-    return subprocess.run(
-        [*command, launcher.path, *words], env=launcher.env, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([*command, *run], env=launcher.env, capture_output=True, text=True, timeout=60)
 
 
 def test_a_link_to_the_launcher_in_front_of_runc_is_passed_over(launcher: Launcher) -> None:
@@ -186,9 +189,20 @@ def test_a_link_to_the_launcher_in_front_of_runc_is_passed_over(launcher: Launch
     assert says_runc(in_own_mounts(script + "; umount -l /proc", launcher, "state", "nope"))
 
 
+NO_RUNTIME = 'for f in /usr/*bin/runc /usr/*bin/crun; do [ ! -e "$f" ] || mount --bind /dev/null "$f"; done'
+
+
+def test_the_runc_of_cri_o_s_packages_is_found_by_the_launcher_and_the_shim(launcher: Launcher) -> None:
+    script = f"mount -t tmpfs none /usr/libexec; install -D /usr/sbin/runc -t /usr/libexec/crio; {NO_RUNTIME}"
+    assert says_runc(in_own_mounts(script, launcher, "state", "nope"))
+    look = "import xpu_runtime.config.low_level_runtime as module; print(*module.find_runtime(('runc',)))"
+    python = f"import sys; sys.path = {sys.path}; {look}"
+    found = where_mounts_are(script, launcher, sys.executable, "-c", python)
+    assert found.stdout.startswith("/usr/libexec/crio/runc "), found.stderr
+
+
 def test_where_there_is_no_runtime_the_launcher_says_so(launcher: Launcher) -> None:
-    script = 'for f in /usr/*bin/runc /usr/*bin/crun; do [ ! -e "$f" ] || mount --bind /dev/null "$f"; done'
-    done = in_own_mounts(script, launcher, "state", "nope")
+    done = in_own_mounts(NO_RUNTIME, launcher, "state", "nope")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "xpu-container-runtime: no runc or crun in the system's bin and sbin folders: install one of them\n"

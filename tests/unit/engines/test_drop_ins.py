@@ -119,6 +119,8 @@ def test_a_file_that_is_read_later_is_refused_with_its_name(etc: Path, name: str
     file = textfile.read(str(ours(etc, name)))
     known: ModuleType = podman if name == "podman" else crio
     assert known.unseen(file) is None
+    later.write_text(file.text)
+    assert known.unseen(file) is None
     later.write_text(ANOTHER[name][0])
     assert str(known.unseen(file)).startswith(f"{later} is read after {file.path}")
 
@@ -131,6 +133,90 @@ def test_an_entry_written_by_hand_is_refused_and_stays(etc: Path, name: str) -> 
     with pytest.raises(ConfigError, match="by another hand than"):
         unconfigure(etc, name)
     assert file.read_text() == ANOTHER[name][0]
+
+
+#: As cri-o's own packages install it: their programs are not in PATH.
+PACKAGED = """
+[crio.runtime]
+default_runtime = "crun"
+[crio.runtime.runtimes.crun]
+runtime_path = "/usr/libexec/crio/crun"
+runtime_root = "/run/crun"
+monitor_path = "/usr/libexec/crio/conmon"
+allowed_annotations = ["io.containers.trace-syscall"]
+[crio.runtime.runtimes.runc]
+runtime_root = "/run/runc"
+"""
+OF_CRUN = {
+    "runtime_root": "/run/crun",
+    "monitor_path": "/usr/libexec/crio/conmon",
+    "allowed_annotations": ["io.containers.trace-syscall"],
+}
+
+
+@pytest.mark.parametrize("name", ["crio"])
+@pytest.mark.parametrize(
+    ("later", "taken"),
+    [
+        ("", OF_CRUN),
+        ('[crio.runtime]\ndefault_runtime = "runc"\n', {"runtime_root": "/run/runc"}),
+        ('[crio.runtime]\ndefault_runtime = "xpu"\n', OF_CRUN),
+        # No monitor of a container in a virtual machine or of conmon-rs.
+        (
+            '[crio.runtime]\ndefault_runtime = "vm"\n[crio.runtime.runtimes.vm]\nruntime_type = "vm"\n',
+            OF_CRUN,
+        ),
+        # A later table stands for the whole of an earlier one. The program is ours in any case.
+        (
+            "[crio.runtime.runtimes.crun]\ninherit_default_runtime = true\nno_sync_log = true\n",
+            {"no_sync_log": True},
+        ),
+    ],
+)
+def test_cri_o_runs_ours_as_it_runs_its_default_runtime(
+    etc: Path, name: str, later: str, taken: dict[str, object]
+) -> None:
+    ours(etc, name).with_name("10-crio.conf").write_text(PACKAGED)
+    ours(etc, name).with_name("20.conf").write_text(later)
+    configure(etc, name)
+    entries = _blocks.parse("", ours(etc, name).read_text())["crio"]["runtime"]["runtimes"]
+    assert entries == {"xpu": {"runtime_path": PROGRAM, "runtime_type": "oci", **taken}}
+    before = ours(etc, name).stat().st_mtime_ns
+    configure(etc, name)
+    assert ours(etc, name).stat().st_mtime_ns == before
+    unconfigure(etc, name)
+    assert not ours(etc, name).exists()
+
+
+@pytest.mark.parametrize("name", ["crio"])
+@pytest.mark.parametrize(
+    ("where", "is_later"), [("99-xpu.conf~", True), ("99-xpu.conf.d/README", True), ("50/zz", False)]
+)
+def test_cri_o_reads_each_file_of_its_folder_whatever_its_name(
+    etc: Path, name: str, where: str, is_later: bool
+) -> None:
+    configure(etc, name)
+    another = ours(etc, name).parent / where
+    another.parent.mkdir(exist_ok=True)
+    another.write_text(ANOTHER[name][0])
+    file = textfile.read(str(ours(etc, name)))
+    assert str(another) in crio.sources(file)
+    hidden = crio.unseen(file)
+    assert (hidden is not None and hidden.what.startswith(f"{another} is read after")) is is_later
+
+
+def test_the_main_file_itself_is_configured_and_what_is_beside_it_is_not_read(etc: Path, name: str) -> None:
+    folder = etc / Path(engine(name).DEFAULT_PATH).parent.name
+    main = etc / engine(name).FILE.main  # type: ignore[attr-defined]
+    main.write_text("# mine\n")
+    main.with_name("policy.json").write_text("{}")
+    _write(engine(name).configure(textfile.read(str(main)), PROGRAM, False))
+    assert engine(name).sources(textfile.read(str(main))) == [str(main)]
+    (folder / "20.conf").write_text(ANOTHER[name][0])
+    with pytest.raises(ConfigError, match=f"{folder}/20.conf is read after {main}"):
+        engine(name).configure(textfile.read(str(main)), PROGRAM, False)
+    _write(engines.unconfigure(engine(name), textfile.read(str(main))))
+    assert main.read_text() == "# mine\n"
 
 
 @pytest.mark.parametrize("name", ["podman"])
