@@ -190,6 +190,7 @@ def test_a_long_command_line_is_nobodys_limit(
 
 
 def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_agent: Serve) -> None:
+    node.configure("mode: hook\n")
     with_card(node, "1xT4-R580")
     start_agent()
     workers_are_there(node)
@@ -202,8 +203,10 @@ def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_a
     done = node.oci("run", "--bundle", bundle, "a", env={**node.environ, "XPU_CONFIG": str(other)})
     assert "policy.max_memory" in done.stderr
     # If its paths are in another mount namespace, and one of them has another file there.
-    node.view = ["unshare", "--mount", "--propagation", "private", "--"]
-    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+    elsewhere = f'mount --bind {other} {node.config} && exec "$@"'
+    node.view = ["unshare", "--mount", "--propagation", "private", "sh", "-c", elsewhere, "sh"]
+    done = node.run(bundles("XPU_COUNT=1", args=["cuda-probe", "info"]))
+    assert done.stdout == "device 0: 1024 MiB free of 1024 MiB\n", done.stderr
     # Without the rights that a worker has.
     node.view = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", "--"]
     assert node.run(bundles("XPU_MEM=1G")).returncode != 0
