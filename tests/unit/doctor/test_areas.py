@@ -25,11 +25,12 @@ from xpu_runtime.doctor.areas import (
     security,
 )
 from xpu_runtime.doctor.machine import Machine
+from xpu_runtime.engines import crio
 from xpu_runtime.engines import docker as docker_engine
 from xpu_runtime.finding import OK, PROBLEM, WARNING
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.linux.cgroups import Hierarchy
-from xpu_runtime.observe import docker_api
+from xpu_runtime.observe import docker_api, engine
 from xpu_runtime.observe.engine import Process, changed_since
 from xpu_runtime.vendors.inventory import Device, Driver, Inventory, Node
 
@@ -303,3 +304,23 @@ def test_a_runtime_that_containerd_does_not_see_is_a_problem_and_one_unlike_runc
     assert found("", "cri", "") == [(PROBLEM, True)]
     assert found("version = 3\n", name, systemd) == [(WARNING, True)]
     assert found("version = 3\n", name, systemd.replace("true", "false")) == []
+
+
+def test_a_runtime_that_cri_o_does_not_see_is_named_before_a_restart_that_would_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = tmp_path / "99-xpu.conf"
+    monkeypatch.setattr(crio, "DEFAULT_PATH", str(ours))
+    monkeypatch.setattr(engine, "LAUNCHER", "/bin/true")
+    entry = "[crio.runtime.runtimes.xpu]\nruntime_path = '/bin/{}'\n"
+    ours.write_text(entry.format("true"))
+    (tmp_path / "zz").write_text(entry.format("false"))
+    crio_since_long = [Process(7, ("crio",), 0.0)]
+    assert [each.text.partition(",")[0] for each in podman._of_crio(crio_since_long)] == [
+        f"{tmp_path}/zz is read after {ours}"
+    ]
+    (tmp_path / "zz").unlink()
+    (found,) = podman._of_crio(crio_since_long)
+    assert found.text.startswith(f"crio (process 7) has not read {ours}")
+    (found,) = podman._of_crio([])
+    assert found.text == f"{ours} names xpu (/bin/true)"

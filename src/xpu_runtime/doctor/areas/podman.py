@@ -86,7 +86,7 @@ def _of_crio(processes: list[Process]) -> Iterator[Finding]:
     if hidden is not None:
         wrong = finding.problem(_CRIO, hidden.what, hidden.todo)
     for process in processes:
-        if changed := engine.changed_since(process, sources):
+        if wrong is None and (changed := engine.changed_since(process, sources)):
             text = f"crio (process {process.pid}) has not read {listed(changed)}, changed after its start"
             wrong = finding.problem(_CRIO, text, crio.AFTER_CONFIGURE)
     yield wrong or finding.ok(_CRIO, f"{path} names xpu ({ours})")
