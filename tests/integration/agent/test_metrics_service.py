@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.sharing_time import Serve, children_of, until
 
-from ..asking import GET, answer, connected, free_port, listens, on_socket, sim_driver
+from ..agent_http import GET, answer, connected, free_port, listens, on_socket, sim_driver
 from ..conftest import Node, processes_of
 
 

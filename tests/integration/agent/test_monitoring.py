@@ -23,7 +23,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from support import REPOSITORY
 from support.sharing_time import Serve, until
 
-from ..asking import asked, free_port, listens
+from ..agent_http import asked, free_port, listens
 from ..conftest import Node
 from ..refusals import refused
 

@@ -19,7 +19,7 @@ import pytest
 from support import GIB, timing
 from support.sharing_time import Make, Serve, until
 
-from ..asking import answer, asked, free_port, listens, on_socket, sim_driver
+from ..agent_http import answer, asked, free_port, listens, on_socket, sim_driver
 from ..conftest import Node
 from ..refusals import refused
 

@@ -15,7 +15,7 @@ import pytest
 
 from support.sharing_time import Serve, until
 
-from ..asking import free_port, listens, sim_driver
+from ..agent_http import free_port, listens, sim_driver
 from ..conftest import Node
 from ..refusals import refused
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.stand_in_kubelet import Kubelet, until
 
-from ..asking import free_port
+from ..agent_http import free_port
 from .plugin import MAIN, MEMORY, Plugin, pod
 
 

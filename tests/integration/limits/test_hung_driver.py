@@ -16,7 +16,7 @@ import pytest
 from support import GIB
 from support.sharing_time import until
 
-from ..asking import sim_driver
+from ..agent_http import sim_driver
 from ..conftest import Node, processes_of
 
 SLEEP = ["sleep", "1000"]

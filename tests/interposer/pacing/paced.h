@@ -69,7 +69,7 @@ void check_rewrites(void);
 void check_stalls(void);
 void check_once(const char *way);
 
-/* In paced_lives.c. */
+/* In paced_process_events.c. */
 void check_signals(void);
 void check_forks(void);
 void check_ends(const char *way);
