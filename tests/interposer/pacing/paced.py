@@ -13,7 +13,7 @@ from xpu_runtime.limits import pages
 
 from ..sandboxes import FORK_FENCE, RUNTIMES, Sandbox, compile_c, runtime_of
 
-PARTS = ("work", "ways", "costs", "lives")
+PARTS = ("work", "ways", "costs", "process_events")
 MILLION = 1_000_000
 
 
