@@ -294,7 +294,9 @@ def read(
         if name == ALLOCATED:
             reader.wrong(name, "is for containers of pods, and this container is in no pod: leave it out")
         elif name.startswith(CDI_PREFIX):
-            reader.wrong(name, "is a CDI device, and this pod asks by resources.limits: leave the device out")
+            reader.wrong(
+                name, "is a CDI device: this pod gets devices by resources.limits alone; leave it out"
+            )
         elif name not in VARIABLES and name not in FOR_PROGRAMS and len(reader.problems) < MAX_PROBLEMS:
             known = (*VARIABLES, *FOR_PROGRAMS)
             allowed = "unknown variable; known are " + ", ".join(known)

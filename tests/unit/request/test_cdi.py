@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xpu_runtime.config.defaults import Config
-from xpu_runtime.request.parse import read
+from xpu_runtime.errors import RequestError
 from xpu_runtime.request.source import asks, from_spec
 
 from .specs import GIB, refusal, request, spec
@@ -143,8 +143,17 @@ def test_the_value_of_a_device_is_checked_like_a_variable() -> None:
     )
 
 
-def test_a_pod_that_asks_by_resources_is_told_to_leave_the_device_out() -> None:
-    _, problems = read({"XPU_CDI_4G": "4g mem=4G"}, step=5)
-    assert problems == [
-        "XPU_CDI_4G='4g mem=4G': is a CDI device, and this pod asks by resources.limits: leave the device out"
-    ]
+@pytest.mark.parametrize("is_required", [False, True])
+def test_a_device_that_the_kubelet_passes_on_is_booked_or_refused(is_required: bool) -> None:
+    # As containerd makes the spec of a container for which a device plugin names a CDI device.
+    config = Config(kubernetes_require_assignment=is_required, kubernetes_node_name="node")
+    named = {"container-type": "container", "sandbox-uid": "u", "sandbox-name": "web"}
+    named |= {"sandbox-namespace": "default", "container-name": "main", "sandbox-id": "s"}
+    in_pod = spec(_4G, annotations={f"io.kubernetes.cri.{key}": value for key, value in named.items()})
+    if not is_required:
+        assert from_spec(in_pod, config) == request("XPU_MEM=4G")
+        return
+    with pytest.raises(
+        RequestError, match=r"XPU_CDI_4G='4g mem=4G': is a CDI device: this pod gets devices by"
+    ):
+        from_spec(in_pod, config)
