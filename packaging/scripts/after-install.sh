@@ -5,8 +5,13 @@
         echo "xpu-container-runtime: nothing could be compiled for $(/usr/bin/python3 --version 2>&1 || echo 'a missing python3');" >&2
         echo "  containers start all the same, more slowly; when it is mended: python3 -IS /usr/lib/xpu-container-runtime/precompile.py" >&2
     fi
-    # Engines that know CDI devices read it (docs/how-to/cdi.md). Somebody else's file of that name stays, and is told.
-    timeout 60 /usr/bin/xpu cdi generate > /dev/null || true
+    # From before-install.sh, which has not run if only the Python has changed. Empty: this is a first installation.
+    known=/run/xpu-container-runtime.units
+    # Engines that know CDI devices read it (docs/how-to/cdi.md). One that an operator has removed does not come back.
+    # Somebody else's file of that name stays, and is told.
+    if [ -e /etc/cdi/yoyoworks.com-xpu.yaml ] || { [ -e $known ] && [ ! -s $known ]; }; then
+        timeout 60 /usr/bin/xpu cdi generate > /dev/null || true
+    fi
     # Its members may see the slices of this node (docs/concepts/security.md). It outlives the package: files may belong to it.
     if ! getent group xpu > /dev/null && ! groupadd --system xpu; then
         echo "xpu-container-runtime: there is no group xpu, whose members could use xpu ps without being root;" >&2
@@ -15,8 +20,7 @@
     # Restart a running agent of an earlier version: containers have their caps meanwhile.
     if [ -d /run/systemd/system ]; then
         # Reload only if units have changed: under systemd's cgroups a reload takes device rules from containers that an
-        # earlier version's hook has started. If only the Python has changed, before-install.sh has not run.
-        known=/run/xpu-container-runtime.units
+        # earlier version's hook has started.
         if [ -e $known ] &&
             [ "$(cat $known)" != "$(cd /usr/lib/systemd/system && cksum xpu-agent.service xpu-inventory.service)" ]; then
             systemctl daemon-reload || true
@@ -28,5 +32,5 @@
         if [ -e $known ] && [ ! -s $known ] && { [ -e /sys/module/nvidia ] || [ -e /sys/module/amdgpu ]; }; then
             systemctl start --no-block xpu-inventory.service xpu-agent.service || true
         fi
-        rm -f $known
     fi
+    rm -f $known

@@ -1,5 +1,3 @@
     # Record the present units, none at a first installation: systemd is reloaded only if they have changed afterwards.
-    if [ -d /run/systemd/system ]; then
-        (cd /usr/lib/systemd/system && cksum xpu-agent.service xpu-inventory.service) \
-            > /run/xpu-container-runtime.units 2>/dev/null || true
-    fi
+    (cd /usr/lib/systemd/system && cksum xpu-agent.service xpu-inventory.service) \
+        > /run/xpu-container-runtime.units 2>/dev/null || true

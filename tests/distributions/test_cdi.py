@@ -3,10 +3,13 @@ written the file. docs/how-to/cdi.md, whose commands test_pages.py runs, has old
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
 from support import GIB
 
@@ -16,7 +19,10 @@ from .ways import IMAGE, Containerd, Docker, Way
 
 pytestmark = pytest.mark.timeout(900)
 
+_FILE = "/etc/cdi/yoyoworks.com-xpu.yaml"
 _PATH = "--env=PATH=/usr/bin:/bin"
+#: Debian's package of the specification, with its JSON schema.
+_SPECIFICATION = "golang-tags.cncf-container-device-interface-dev"
 
 
 class ByDocker(Docker):
@@ -53,7 +59,6 @@ def test_a_slice_is_a_device_where_nothing_is_configured(
     machine = root("forky", packages=PACKAGES["forky"], network=False)
     image_in(machine)
     assert install(machine, debs).returncode == 0
-    assert machine.path("/etc/cdi/yoyoworks.com-xpu.yaml").exists()
     assert machine.run("xpu", "sim", "up", "--topology", "2xT4").returncode == 0
     way = by(machine)
 
@@ -87,3 +92,53 @@ def test_a_slice_is_a_device_where_nothing_is_configured(
     assert machine.run("apt-get", "remove", "-y", "xpu-container-runtime").returncode == 0
     assert not machine.path("/etc/cdi").exists()
     assert way.run([device("4g")], "true").returncode != 0
+
+
+def test_the_file_is_valid_by_the_specifications_schema(root: Callable[..., Root], debs: list[Path]) -> None:
+    machine = root("forky", packages=PACKAGES["forky"])
+    assert install(machine, debs).returncode == 0
+    assert machine.run("xpu", "sim", "up", "--topology", "2xA100-MIG").returncode == 0
+    fetched = machine.run(
+        "sh",
+        "-ec",
+        f"cd /run; apt-get update; apt-get download {_SPECIFICATION}; dpkg-deb -x *.deb cdi",
+        timeout=300,
+    )
+    assert fetched.returncode == 0, fetched.stdout
+    (path,) = machine.path("/run/cdi").rglob("schema.json")
+    # Its definitions are in a file of their own.
+    schema = json.loads(path.read_text().replace("defs.json#", "#"))
+    schema["definitions"] = json.loads((path.parent / "defs.json").read_text())["definitions"]
+    validator = jsonschema.Draft7Validator(schema)
+    file = yaml.safe_load(machine.path(_FILE).read_text())
+    # The schema does not look at the edits of all devices.
+    file["devices"].append({"name": "every", "containerEdits": file["containerEdits"]})
+    assert [*validator.iter_errors(file)] == []
+    assert len(file["devices"]) > 9
+    # It does judge what we write.
+    file["containerEdits"]["hooks"][0]["path"] = ["a", "list"]
+    file["devices"][0].pop("containerEdits")
+    assert len([*validator.iter_errors(file)]) == 2
+
+
+def test_a_file_that_the_operator_has_removed_stays_away(root: Callable[..., Root], debs: list[Path]) -> None:
+    machine = root("forky", packages=PACKAGES["forky"], network=False)
+    assert install(machine, debs).returncode == 0
+    file = machine.path(_FILE)
+    made = file.read_text()
+    upgrade = ["apt-get", "install", "-y", "--reinstall", f"/run/debs/{debs[0].name}"]
+
+    file.write_text(made.replace("mem=4G", "mem=3G"))
+    assert machine.run(*upgrade).returncode == 0
+    assert file.read_text() == made
+
+    file.unlink()
+    assert machine.run(*upgrade).returncode == 0
+    assert machine.run("dpkg-reconfigure", "xpu-container-runtime").returncode == 0
+    assert machine.run("xpu", "sim", "up", "--topology", "1xT4").returncode == 0
+    assert not file.exists()
+    assert f"{_FILE} is not there" in machine.run("xpu", "doctor").stdout
+
+    assert machine.run("apt-get", "remove", "-y", "xpu-container-runtime").returncode == 0
+    assert install(machine, debs).returncode == 0
+    assert file.exists()
