@@ -218,13 +218,17 @@ def test_install_main_job_newer_python_upgrade_and_removal(machine: Root) -> Non
     configuration = machine.path("/etc/xpu/config.yaml")
     text = configuration.read_text() + "# set by the operator\n"
     configuration.write_text(text)
+    # The operator wants no CDI file.
+    cdi = machine.path("/etc/cdi/yoyoworks.com-xpu.yaml")
+    cdi.unlink()
+    cdi.parent.rmdir()
     gone = machine.path(f"{LIB}/python/xpu_runtime") / "gone" / "__pycache__"
     gone.mkdir(parents=True)
     (gone / "module.cpython-39.pyc").write_bytes(b"compiled")
     bundle(machine).write_bytes(b"of the old version")
     rpm(machine, "--reinstall", "--nodeps", *packages)
     assert configuration.read_text() == text
-    assert not gone.parent.exists() and compiled(machine)
+    assert not gone.parent.exists() and compiled(machine) and not cdi.exists()
     assert "4096MiB" in run_container(machine, "nvidia-smi")
 
     # The removal ends the simulation, and leaves the changed configuration, as rpm does.
