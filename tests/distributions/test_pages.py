@@ -1,5 +1,5 @@
 """Each command of the tutorials and how-tos is run, with real engines; support.pages reads the pages.
-tests/kubernetes/test_installation.py follows the page of a cluster.
+tests/kubernetes follows the page of a cluster, tests/machine those that need systemd.
 """
 
 from __future__ import annotations
@@ -21,12 +21,6 @@ from .ways import IMAGE, Docker, Way
 pytestmark = pytest.mark.timeout(900)
 
 _PACKAGES = (*PACKAGES["trixie"], "catatonit", "curl", "docker-buildx", "docker-compose", "podman")
-_PAGES = [
-    page
-    for folder in ("tutorials", "how-to")
-    for page in sorted((REPOSITORY / "docs" / folder).glob("*.md"))
-    if "```console" in page.read_text() and page.name != "cluster.md"
-]
 #: The pages' commands for systemd, which these machines do not have.
 _SYSTEMCTL = """#!/bin/sh
 case "$*" in
@@ -163,7 +157,7 @@ class Reader(Docker):
 
 
 @tried("docker", "compose", "cdi", "gpus", "podman", "ctr", "build")
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages.followed_by("tests/distributions"), ids=lambda page: page.stem)
 def test_what_a_page_says_is_what_happens(page: Path, debs: list[Path]) -> None:
     machine = Root("trixie", packages=_PACKAGES, network=False)
     try:

@@ -66,7 +66,7 @@ def run(*command: str, fails: bool = False, environ: dict[str, str] | None = Non
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, **(environ or {})},
     )
     seconds = time.monotonic() - started

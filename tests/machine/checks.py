@@ -36,6 +36,7 @@ from .checking import (
     run,
     xpu,
 )
+from .following import FOLLOWED
 
 
 @check
@@ -354,7 +355,7 @@ def the_simulation_goes_down_and_leaves_no_mount() -> None:
     assert "/run/xpu" not in run("findmnt", "--list", "--noheadings", "--output=TARGET")
 
 
-ALL = tuple(CHECKS)
+ALL = (*CHECKS, *FOLLOWED)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1], ALL))

@@ -20,17 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import image
+import support
+from support import pages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 SUITE = "bookworm"
 PACKAGES = (
-    "apparmor", "dbus", "docker.io", "kmod", "linux-image-cloud-amd64", "podman", "python3", "systemd",
-    "systemd-sysv", "udev",
+    "apparmor", "dbus", "docker.io", "kmod", "linux-image-cloud-amd64", "podman", "procps", "python3",
+    "systemd", "systemd-sysv", "udev",
 )  # fmt: skip
-#: The longest time of a boot with all checks, in seconds; two idle cores need some 120.
-PATIENCE = 500
+#: The longest time of a boot with all checks, in seconds; two idle cores need some 200.
+PATIENCE = 800
 
 _FSTAB = """\
 /dev/vda / ext4 defaults 0 0
@@ -129,7 +131,7 @@ def _make(folder: Path) -> None:
     shutil.rmtree(root)
 
 
-def boot(cache: Path, kubernetes_image: Path) -> Told:
+def boot(cache: Path, debs: list[Path], kubernetes_image: Path) -> Told:
     """Starts the machine, waits until it is off, and returns its output.
 
     MachineError if it cannot be made, or reports nothing.
@@ -147,7 +149,7 @@ def boot(cache: Path, kubernetes_image: Path) -> Told:
             "-append", "root=/dev/vda rw console=ttyS0 quiet net.ifnames=0 mitigations=off tsc=reliable",
             # Its writes to the disks are lost when it ends.
             "-drive", f"file={parts / 'root.img'},if=virtio,format=raw,snapshot=on,cache=unsafe", "-drive",
-            f"file={_product(scratch, kubernetes_image)},if=virtio,format=raw,snapshot=on,cache=unsafe",
+            f"file={_product(scratch, debs, kubernetes_image)},if=virtio,format=raw,snapshot=on,cache=unsafe",
             "-serial", f"file:{console}", "-serial", f"file:{results}",
         ]  # fmt: skip
         late = ""
@@ -161,9 +163,9 @@ def boot(cache: Path, kubernetes_image: Path) -> Told:
     return told
 
 
-def _product(scratch: Path, kubernetes_image: Path) -> Path:
-    """A disk for /usr/local: the installed tree, the checks, an image for containers, and the image for
-    Kubernetes."""
+def _product(scratch: Path, debs: list[Path], kubernetes_image: Path) -> Path:
+    """A disk for /usr/local: the installed tree, the checks, an image for containers, the image for
+    Kubernetes, and the packages with the pages that are followed."""
     stage = scratch / "stage"
     # This must not be a part of the make that may have started us.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
@@ -172,8 +174,16 @@ def _product(scratch: Path, kubernetes_image: Path) -> Path:
     _run(command, "`make install` failed", environ=environ)
     share = stage / "usr/local/share/checks"
     share.mkdir(parents=True)
-    for name in ("checks.py", "checking.py"):
+    for name in ("checks.py", "checking.py", "following.py"):
         shutil.copy(Path(__file__).with_name(name), share)
+    for folder, files in (
+        (share / "pages", pages.followed_by("tests/machine")),
+        (share / "packages", debs),
+        (share.with_name("support"), [Path(support.__file__), Path(pages.__file__)]),
+    ):
+        folder.mkdir()
+        for file in files:
+            shutil.copy(file, folder)
     shutil.copy(kubernetes_image, share / "xpu-kubernetes.tar")
     for name in ("xpu-inventory.service", "xpu-agent.service", "60-xpu-container-runtime.rules"):
         shutil.copy(REPOSITORY / "packaging/node" / name, share)

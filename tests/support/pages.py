@@ -4,6 +4,8 @@ A command stands after `# ` in a block of the language `console`; its output is 
 text, on a line of its own for any lines. Times, ids and numbers may differ. A block of another language that
 begins with `# NAME` is the content of that file, in the folder of the commands or at an absolute path. A
 block after the comment `<!-- not run: REASON -->` is left out.
+
+`followed_by` says which tests follow a page.
 """
 
 from __future__ import annotations
@@ -13,6 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import REPOSITORY
+
+#: The pages that need a cluster, or systemd. tests/distributions follows all others that have commands.
+_ELSEWHERE = {
+    "docs/tutorials/cluster.md": "tests/kubernetes",
+    "docs/how-to/agent.md": "tests/machine",
+    "docs/how-to/operate.md": "tests/machine",
+}
 _BLOCK = re.compile(r"(<!-- not run: .+? -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"# (/?(?:[\w.-]+/)*(?:[\w-]+\.\w+|Dockerfile))\n")
 #: Text that differs at each run: times, ids of containers and of the kernel, a program's memory.
@@ -33,6 +43,17 @@ class Command:
 
     words: str
     prints: str
+
+
+def followed_by(tests: str) -> list[Path]:
+    """The pages that these tests follow."""
+    return [
+        page
+        for folder in ("docs/how-to", "docs/tutorials")
+        for page in sorted((REPOSITORY / folder).glob("*.md"))
+        if "```console" in page.read_text()
+        and _ELSEWHERE.get(str(page.relative_to(REPOSITORY)), "tests/distributions") == tests
+    ]
 
 
 def steps(page: Path) -> Iterator[File | Command]:

@@ -22,12 +22,18 @@ from typing import Any
 
 import pytest
 
-from . import REPOSITORY
+from . import REPOSITORY, pages
 
 PASSED = REPOSITORY / "tests" / "passed.json"
 _PACKAGES = ("Makefile", "setup.py", "pyproject.toml", "config", "hooks", "packaging")
 _ENGINES = ("src/xpu_runtime/engines", "src/xpu_runtime/oci", "src/xpu_runtime/start", "native/launcher")
 _NATIVE = ("Makefile", "native", "sim", "src/xpu_runtime/limits", "src/xpu_runtime/linux")
+
+
+def _pages(tests: str) -> list[str]:
+    return [str(page.relative_to(REPOSITORY)) for page in pages.followed_by(tests)]
+
+
 #: What each folder, or file, protects and no other test does, besides its own tests and tests/support.
 PROTECTS = {
     "tests/account": _NATIVE,
@@ -35,20 +41,23 @@ PROTECTS = {
     "tests/distributions": (
         *_PACKAGES,
         *_ENGINES,
-        *("src/xpu_runtime/kubernetes/node_setup", "docs/tutorials", "docs/how-to"),
+        "src/xpu_runtime/kubernetes/node_setup",
+        *_pages("tests/distributions"),
     ),
     "tests/interposer": _NATIVE,
     "tests/machine": (
         *_PACKAGES,
         *_ENGINES,
-        "src/xpu_runtime/linux",
-        "src/xpu_runtime/kubernetes/node_setup",
+        *("src/xpu_runtime/linux", "src/xpu_runtime/kubernetes/node_setup"),
+        *("src/xpu_runtime/agent", "src/xpu_runtime/cli/agent.py"),
+        *_pages("tests/machine"),
     ),
     "tests/kubernetes": (
         *("packaging/kubernetes", "src/xpu_runtime/kubernetes"),
         *("src/xpu_runtime/ledger", "src/xpu_runtime/placement", "src/xpu_runtime/allocating.py"),
         "src/xpu_runtime/request",
         *(f"src/xpu_runtime/engines/{each}" for each in ("__init__.py", "_blocks.py", "containerd")),
+        *_pages("tests/kubernetes"),
     ),
     "tests/packages": (
         *_PACKAGES,
