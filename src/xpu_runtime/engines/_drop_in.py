@@ -8,7 +8,6 @@ Our tables are a block of the file (_blocks.py), so other content of the file st
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -25,13 +24,14 @@ class DropIn(Value):
     """Our file in such a folder, with the functions of an `Engine` that do not depend on the tables' content.
 
     `runtime`, `default`: the keys of our runtime and of the default one. `main`: the main file's name, above
-    the folder. `before`: files that the engine reads before that. `every`: it reads all files in and below
-    the folder, and not *.conf alone."""
+    the folder. `before`, `after`: files that the engine reads before and after all of these. `every`: it
+    reads all files in and below the folder, and not *.conf alone."""
 
     runtime: Path
     default: Path
     main: str
     before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     every: bool = False
 
     def configure(self, file: TextFile, wanted: dict[str, Any], set_as_default: bool) -> tuple[Edit, ...]:
@@ -100,12 +100,15 @@ class DropIn(Value):
         main = os.path.join(os.path.dirname(folder), self.main)
         if name == self.main:
             main, folder = ours, f"{ours}.d"
-        if self.every:
-            beside = {os.path.join(each, name) for each, _, names in os.walk(folder) for name in names}
-        else:
-            beside = set(glob.glob(f"{glob.escape(folder)}/*.conf"))
+        beside = {
+            os.path.join(each, name)
+            for each, _, names in os.walk(folder)
+            for name in names
+            if self.every or (each == folder and name.endswith(".conf"))
+        }
         # A folder's files come where its own name stands among the names beside it.
-        return [*self.before, main, *sorted({*beside, ours} - {main}, key=lambda path: path.split("/"))]
+        ordered = sorted({*beside, ours} - {main}, key=lambda path: path.split("/"))
+        return [*self.before, main, *ordered, *self.after]
 
     def _is_later(self, path: str, file: TextFile) -> bool:
         order = self._paths(file)

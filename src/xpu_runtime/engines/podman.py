@@ -23,7 +23,12 @@ AFTER_CONFIGURE = AFTER_UNCONFIGURE = (
 _RUNTIME = ("engine", "runtimes", RUNTIME_NAME)
 _JSON = ("engine", "runtime_supports_json")
 FILE = _drop_in.DropIn(
-    _RUNTIME, ("engine", "runtime"), "containers.conf", ("/usr/share/containers/containers.conf",)
+    _RUNTIME,
+    ("engine", "runtime"),
+    "containers.conf",
+    before=("/usr/share/containers/containers.conf",),
+    # 5.4 reads it, 4.3 does not: there it would count from an upgrade on.
+    after=("/root/.config/containers/containers.conf",),
 )
 unconfigure, data, sources, unseen = FILE.unconfigure, FILE.data, FILE.sources, FILE.unseen
 

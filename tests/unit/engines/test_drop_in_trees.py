@@ -25,12 +25,13 @@ def test_all_other_files_stay_and_the_default_that_counts_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tree: Tree, default: bool
 ) -> None:
     known = engine(name)
-    before = tuple(f"{tmp_path}{path}" for path in known.FILE.before)  # type: ignore[attr-defined]
-    monkeypatch.setitem(vars(known.FILE), "before", before)  # type: ignore[attr-defined]
+    read = vars(known.FILE)  # type: ignore[attr-defined]
+    for when in ("before", "after"):
+        monkeypatch.setitem(read, when, tuple(f"{tmp_path}{path}" for path in read[when]))
     tree.write(tmp_path)
     path = f"{tmp_path}{known.DEFAULT_PATH}"
     files, decides = snapshot(tmp_path), f"{tmp_path}/{tree.decides}"
-    if default and "/zz-" in decides:
+    if default and ("/zz-" in decides or "/root/" in decides):
         with pytest.raises(ConfigError, match=f"{decides} is read after {path}, and has another"):
             known.configure(textfile.read(path), PROGRAM, default)
         return

@@ -47,7 +47,9 @@ def etc(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     known = engine(name)
     main = Path(known.DEFAULT_PATH).parent
     (tmp_path / main.name).mkdir()
-    monkeypatch.setitem(vars(known.FILE), "before", (str(tmp_path / "vendor.conf"),))  # type: ignore[attr-defined]
+    files = vars(known.FILE)  # type: ignore[attr-defined]
+    monkeypatch.setitem(files, "before", (str(tmp_path / "vendor.conf"),))
+    monkeypatch.setitem(files, "after", ())
     return tmp_path
 
 
