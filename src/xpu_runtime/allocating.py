@@ -107,7 +107,7 @@ def allocate(inventory: Inventory, config: Config, pod: Pod) -> Allocation | Ref
 
     def choose(uses: dict[str, Use], now: Allocation | None, ledger: PodLedger) -> Allocation | Refusal:
         if now is not None and now.key != (pod.uid, pod.namespace, pod.name):
-            return Refusal("wrong-assignment", f"its UID, {pod.uid}, is that of {now.label} on this node")
+            return Refusal("wrong-assignment", f"its UID, {pod.uid}, belongs to {now.label} on this node")
         return now or _Placing(pod, requests, choices, config, uses).all(ledger.devices_of(pod.uid))
 
     return _allocate(inventory, pod.uid, choose)
@@ -212,7 +212,7 @@ class _Placing:
                     return _of_container(name, found)
                 if are_together:
                     beside = _with(beside, found)
-        return Refusal("not-enough", "each container would have a place, and no place for all was found")
+        return Refusal("not-enough", "each container fits alone, but no place for all was found")
 
 
 def _of_container(name: str, refusal: Refusal) -> Refusal:

@@ -57,7 +57,8 @@ def of(inventory: Inventory, request: Request, config: Config) -> list[Candidate
                 return Refusal("unknown-device", f"{request.choice_from} names {selector!r}, {why}")
             if device in devices:
                 return Refusal(
-                    "unknown-device", f"{request.choice_from} names {device.label} twice, by {selector!r} too"
+                    "unknown-device",
+                    f"{request.choice_from} names {device.label} twice, also as {selector!r}",
                 )
             if request.vendor not in ("", device.vendor):
                 return Refusal(

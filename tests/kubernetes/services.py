@@ -69,7 +69,7 @@ class DevicePlugin:
 
         Until then kubelet refuses the pods that the scheduler continues to send it.
         """
-        text = "the kubelet has taken"
+        text = "the kubelet has accepted"
         before = self.daemon.has_said(text)
         yield
         until(lambda: self.daemon.has_said(text) > before, "kubelet knows it again", 5, self.daemon.log)

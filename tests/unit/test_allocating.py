@@ -195,7 +195,7 @@ def test_a_reservation_is_only_for_the_pod_of_that_uid_and_name(run_dir: Path) -
     placed(allocate(inventory, CONFIG, pod("a", c=demand(4))))
     namesake = pod("a", c=demand(1)).replace(name="forger")
     assert refused(allocate(inventory, CONFIG, namesake)) == (
-        "its UID, a, is that of pod default/pod-a on this node"
+        "its UID, a, belongs to pod default/pod-a on this node"
     )
 
     def asks(name: str) -> Request:

@@ -127,7 +127,7 @@ class Comparison:
         if debt.held:
             self._log(
                 f"container {name} is held more strictly on {card.name}: the driver counts "
-                f"{utilization or 0:.0%} of the device for it, {cap:.0%} is its cap"
+                f"{utilization or 0:.0%} of the device for it, its cap is {cap:.0%}"
             )
             used = f"used {debt.owed:.0f} s more of the device's time than it may, by the driver's count"
             self._add_event(events.HELD, card, each, used)

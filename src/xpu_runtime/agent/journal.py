@@ -42,7 +42,7 @@ FIELDS: tuple[tuple[str, str, Callable[[Event], str]], ...] = (
     ("XPU_EVENT_ID", "The number; begins with 1 in a new ledger.", lambda of: str(of.id)),
     ("XPU_EVENT_TIME", "When it happened, in seconds since 1970.", lambda of: f"{of.time:.6f}"),
     ("XPU_CONTAINER_ID", "The whole id of the container.", lambda of: of.container_id),
-    ("XPU_CONTAINER_NAME", "What the engine called it then.", lambda of: of.name or ""),
+    ("XPU_CONTAINER_NAME", "The name that the engine gave it.", lambda of: of.name or ""),
     ("XPU_REASON", "Why, in words.", lambda of: of.text),
 )
 #: The fields of each device, one device after the other.

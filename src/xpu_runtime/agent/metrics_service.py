@@ -62,7 +62,7 @@ def _serve(
                 why = f"metrics cannot be served on {error.filename}: {error.strerror or error}"
                 if why not in told:
                     told.add(why)
-                    log(f"{why}; it is tried again each {AGAIN_S:.0f} s")
+                    log(f"{why}; it is tried again every {AGAIN_S:.0f} s")
         again = time.monotonic() + AGAIN_S if waiting else None
         due = [each for each in (again, server.until, collector.until) if each is not None]
         left = max(0.0, min(due) - time.monotonic()) if due else None

@@ -65,7 +65,7 @@ def agent() -> None:
                     f"{path} is not the file that this agent locked: the run folder was removed or made anew",
                     "start it again: systemctl restart xpu-agent (or run `xpu agent`)",
                 )
-            log("the agent was stopped: every container has its cap")
+            log("the agent was stopped: every container keeps its cap")
     except TimeoutError:
         raise XpuError(
             f"another agent runs already: it holds {path}", "see `systemctl status xpu-agent`, or end it"

@@ -51,5 +51,5 @@ def what_to_do(words: list[str]) -> str:
     if group not in (os.getegid(), *os.getgroups()):
         return f"root and members of the group {reading.GROUP} see slices: {as_root}"
     socket = paths.in_run_dir(reading.SOCKET)
-    why = f"the agent answers the group {reading.GROUP} on {socket}, and does not now"
+    why = f"the agent answers the group {reading.GROUP} on {socket}, but not now"
     return f"{why}: start it, or {as_root}"

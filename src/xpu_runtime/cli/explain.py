@@ -205,7 +205,7 @@ def _slices_without_cap(slice_: Slice, others: Sequence[Slice]) -> list[str]:
     have = f"a container without XPU_CORES has a slice of {gpu}: "
     if count > 1:
         have = f"{count} containers without XPU_CORES have slices of {gpu}: each "
-    return [f"{have}as many turns as this one, so that {slice_.cores}% is no guarantee"]
+    return [f"{have}as many turns as this one, so {slice_.cores}% is not guaranteed"]
 
 
 def _unasked(inventory: Inventory, config: Config, slice_: Slice, request: Request) -> str:
@@ -314,7 +314,7 @@ class PlannedSliceJson(TypedDict):
     memory_bytes: int | None
     #: Cap in percent of the device's time; null: no cap.
     cores: int | None
-    #: How the device's time would be shared: `cap`, `turns` or `side by side`; null: it would not.
+    #: The sharing of the device's time: `cap`, `turns` or `side by side`; null: it is not shared.
     cores_shared: str | None
     #: The backend that would hold the memory limit; null: there is no limit.
     memory_backend: str | None
@@ -355,7 +355,7 @@ class ExplanationJson(TypedDict):
     """The result of a request, if it were made now."""
 
     granted: bool
-    #: How the container would be given its devices: `hook` or `spec`.
+    #: The way in which the container would get its devices: `hook` or `spec`.
     mode: str
     #: Why in that mode, in words.
     mode_reason: str

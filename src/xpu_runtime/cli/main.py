@@ -79,7 +79,7 @@ class _Commands(click.Group):
         try:
             command = getattr(importlib.import_module(f"xpu_runtime.cli.{cmd_name}"), cmd_name)
             if not isinstance(command, click.Command):
-                raise TypeError(f"{cmd_name} in xpu_runtime.cli.{cmd_name} is no command")
+                raise TypeError(f"{cmd_name} in xpu_runtime.cli.{cmd_name} is not a command")
         except Exception as error:  # a broken command must not break the others
             return _Unusable(cmd_name, error)
         return command

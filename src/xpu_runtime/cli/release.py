@@ -61,6 +61,6 @@ def _release_pod(pod: str) -> None:
         known = ledger.allocations()
         uids = [each.uid for each in known if pod in (each.uid, f"{each.namespace}/{each.pod}")]
         if not uids:
-            raise XpuError(f"nothing is reserved for a pod {pod!r}", "`xpu ps` shows what is, and for which")
+            raise XpuError(f"nothing is reserved for a pod {pod!r}", "`xpu ps` shows the reservations")
         ledger.deallocate(uids)
     click.echo(f"pod {printable(pod)}: released")

@@ -12,7 +12,7 @@ from xpu_runtime.vendors import marks
 
 def _name(context: click.Context, param: click.Parameter, value: str) -> str:
     if not is_name(value):
-        raise click.BadParameter(f"{value[:60]!r} is no name of a reservation: {NAMES}")
+        raise click.BadParameter(f"{value[:60]!r} is not the name of a reservation: {NAMES}")
     return value
 
 

@@ -157,7 +157,7 @@ def _slices(grants: list[Grant], device: str | None) -> tuple[Grant, tuple[int, 
         bundles = ", ".join(grant.bundle for grant, _ in chosen)
         held = [slice_.device_index for grant, _ in chosen for slice_ in grant.slices]
         apart = device is None and any(held.count(each) == 1 for each in held)
-        todo = "say which one by --device" if apart else "nothing tells them apart here: end one of them"
+        todo = "choose one with --device" if apart else "nothing tells them apart here: end one of them"
         raise XpuError(f"several containers have the id {name} ({bundles})", todo)
     return chosen[0]
 

@@ -35,7 +35,7 @@ def sim() -> None:
     if importlib.util.find_spec("xpu_simulator") is None:
         raise XpuError(
             "the simulator is not installed",
-            "install the package xpu-simulator; from a clone, `make install` brings it along",
+            "install the package xpu-simulator; from a clone, `make install` installs it",
         )
 
 
@@ -106,7 +106,7 @@ class TopologyJson(TypedDict):
 
     name: str
     description: str
-    #: How many devices it has.
+    #: Its number of devices.
     gpus: int
 
 
@@ -120,7 +120,7 @@ class SimulationJson(TypedDict):
     cuda: str
     #: The driver root.
     root: str
-    #: How many devices it has.
+    #: Its number of devices.
     gpus: int
     #: The process id of the simulator's daemon.
     pid: int

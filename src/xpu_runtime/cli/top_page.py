@@ -117,7 +117,7 @@ def _title(reading: Reading, rows: list[Row], width: int | None, hints: bool) ->
     if reading.agent:
         agent = ("agent: runs", "dim")
     elif shared:
-        agent = ("agent: does not run, so that all have their caps and no more", "red")
+        agent = ("agent: does not run, so all have only their caps", "red")
     else:
         agent = ("agent: does not run", "dim")
     if width is None or _length(head) + 3 + len(agent[0]) <= width:

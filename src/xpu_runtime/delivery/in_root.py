@@ -92,13 +92,13 @@ def _failure(root: Root, operation: Operation, error: OSError) -> ApplyError:
     if error.errno == errno.EROFS:
         todo = _what_is_read_only(root, error)
     elif error.errno == errno.EXDEV:
-        todo = "mount the volume elsewhere, or have the image not lead there"
+        todo = "mount the volume elsewhere, or change the link in the image"
     elif error.errno == errno.ENOSYS:
         todo = "this needs Linux 5.6 or newer"
     elif error.errno == errno.ENOSPC:
         todo = "the disk is full"
     elif error.errno == errno.EFBIG:  # no other file is read whole
-        todo = "take the image's own away, or run ldconfig in the image"
+        todo = "remove the image's own, or run ldconfig in the image"
     elif error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST, errno.EINVAL):
         todo = "the image has something else at that place"
     return ApplyError(f"cannot {operation.describe()}: {reason}", todo)

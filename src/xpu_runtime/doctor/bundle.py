@@ -22,9 +22,9 @@ _MOST = 8 << 20
 def check(path: str) -> None:
     """XpuError where no report can be written to `path`."""
     if not os.path.basename(path):
-        raise XpuError(f'"{path}" names no file', "name one that is not there, such as /root/xpu.tar.gz")
+        raise XpuError(f'"{path}" names no file', "name a new file, such as /root/xpu.tar.gz")
     if os.path.lexists(path):
-        raise XpuError(f"{path} is there already", "name a file that is not there")
+        raise XpuError(f"{path} is there already", "name a new file")
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise XpuError(f"{path}: there is no folder {folder}", "is the path spelt right?")
@@ -64,7 +64,7 @@ def _write(path: str, content: bytes) -> None:
             os.unlink(name, dir_fd=folder)
             raise
     except FileExistsError:
-        raise XpuError(f"{path} is there already", "name a file that is not there") from None
+        raise XpuError(f"{path} is there already", "name a new file") from None
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from None
     finally:

@@ -53,9 +53,9 @@ def after_configure(process: Process, data: dict[str, Any]) -> str:
     if not lost:
         return docker.AFTER_CONFIGURE
     return (
-        f"{docker.AFTER_UNCONFIGURE}. Not a reload: dockerd (process {process.pid}) would forget what only "
-        f"its command line names ({listed(lost)}), so that containers of it do not start again, and 20.10 "
-        "panics where it is the default. A restart ends containers unless live-restore is on"
+        f"{docker.AFTER_UNCONFIGURE}. Do not reload: dockerd (process {process.pid}) would forget the "
+        f"runtimes that only its command line names ({listed(lost)}). Their containers would not start "
+        "again, and 20.10 panics if one is the default. A restart ends containers unless live-restore is on"
     )
 
 

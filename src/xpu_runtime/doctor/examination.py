@@ -100,9 +100,9 @@ class FindingJson(TypedDict):
 class DoctorJson(HeadJson):
     """The findings of `xpu doctor`."""
 
-    #: How many findings are problems.
+    #: The number of problems.
     problems: int
-    #: How many findings are warnings.
+    #: The number of warnings.
     warnings: int
     findings: list[FindingJson]
 

@@ -173,5 +173,5 @@ def _number(value: Any, most: int) -> int:
     """0 for None."""
     found = int(value or 0)
     if not 0 <= found <= most:
-        raise ValueError("a number that is none of a device's")
+        raise ValueError("a number that no device can have")
     return found

@@ -124,7 +124,7 @@ def nodes(found: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Node]
         if text is not None:
             rows.append(_node(name, data, str(text), by_node.get(name, [])))
         elif (metadata.get("labels") or {}).get(INSTALLED) == "true":
-            rows.append(Node(name, problem="it has the runtime, and its device plugin has said nothing yet"))
+            rows.append(Node(name, problem="it has the runtime, and its device plugin has not reported yet"))
     return sorted(rows, key=lambda node: node.name)
 
 
@@ -207,7 +207,9 @@ def named(found: list[Node], names: Iterable[str]) -> list[Node]:
     known = {node.name for node in found}
     if missing := [name for name in wanted if name not in known]:
         raise XpuError(
-            f"xpu's device plugin has said nothing of node {missing[0]}",
-            f"it has of {', '.join(sorted(known)[:8])}" if known else "is the DaemonSet xpu-node there?",
+            f"xpu's device plugin has not reported node {missing[0]}",
+            f"it has reported {', '.join(sorted(known)[:8])}"
+            if known
+            else "is the DaemonSet xpu-node there?",
         )
     return [node for node in found if node.name in wanted] if wanted else found

@@ -98,7 +98,7 @@ class Resources(Value):
         for memory, cores in self.pairs:
             if name in (memory, cores):
                 return MEMORY if name == memory else CORES
-        raise ValueError(f"{name} is no resource that is known here")
+        raise ValueError(f"{name} is not a known resource")
 
     def of_pod(self, pod: Mapping[str, Any]) -> PodDemand:
         """The demand of `pod` (a Pod of the API, version v1); DemandError."""
@@ -163,7 +163,7 @@ class Resources(Value):
         asked = [(each.get("resources") or {}).get("limits") or {} for _, each in _containers(spec)]
         if label != "1" and any(name in limits for limits in asked for name in names):
             what = f"the pod's label {_COUNT_LABEL}={_short(label)} is not read here"
-            raise DemandError(what, f'say over how many devices by the annotation {COUNT}, such as "2"')
+            raise DemandError(what, f'give the number of devices by the annotation {COUNT}, such as "2"')
 
     def _check_zeros(self, container: Mapping[str, Any]) -> None:
         """Older kubelets take a 0 for a resource without allocated devices, and fail the start; newer ones

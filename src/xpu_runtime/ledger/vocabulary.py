@@ -25,8 +25,8 @@ KINDS = {
     events.UNRESERVED: "A device is for everyone again (`xpu unreserve`).",
     events.POD_RESERVED: "A part of this node is reserved for a Kubernetes pod.",
     events.POD_UNRESERVED: "The part that was reserved for a pod is free again.",
-    events.HELD: "`xpu agent` holds a slice that used more than its cap.",
-    events.UNHELD: "`xpu agent` holds the slice no more strictly than others.",
+    events.HELD: "`xpu agent` holds a slice more strictly: it used more than its cap.",
+    events.UNHELD: "`xpu agent` holds the slice as usual again.",
 }
 
 Code = Literal[
@@ -66,7 +66,7 @@ CODES: dict[Code, Meaning] = {
     ),
     "not-eligible": Meaning(
         "No device can serve this request; the line has the reason of each.",
-        "Leave out what none can do (`XPU_REQUIRE`, `XPU_ENFORCE`), or see `xpu devices`.",
+        "Leave out conditions that none meets (`XPU_REQUIRE`, `XPU_ENFORCE`), or see `xpu devices`.",
     ),
     "not-enough-devices": Meaning(
         "Fewer devices can serve the request than it asks for.", "Ask for fewer devices, or for less of each."
@@ -97,12 +97,12 @@ CODES: dict[Code, Meaning] = {
         2,
     ),
     "wrong-assignment": Meaning(
-        "The assignment of a pod proves nothing, or holds no more.",
+        "The assignment of a pod is not valid, or not valid any more.",
         "Delete the pod: its controller creates it again, and it is scheduled anew.",
         2,
     ),
     "below-use": Meaning(
-        "`xpu set` asks for a limit below what the container uses now.",
+        "`xpu set` asks for a limit below the container's present use.",
         "Free memory in the container first, or give `--force`.",
     ),
 }

@@ -79,4 +79,4 @@ def said(folder: str) -> str:
         lines = [" ".join(line.split()) for line in lines if line.strip()][-_MOST_LINES:]
         if lines:
             found.append(f"{name}: {' / '.join(lines)}")
-    return "; ".join(found) or "it has said nothing"
+    return "; ".join(found) or "it has printed nothing"

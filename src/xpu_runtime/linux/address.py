@@ -9,7 +9,7 @@ def parsed(text: str) -> tuple[str, int]:
     """Address and port of `text`, such as 0.0.0.0:8443 or [::]:8443; ValueError."""
     address, _, port = text.rpartition(":")
     if not address or not port.isdigit() or int(port) >= 1 << 16:
-        raise ValueError(f"{text!r} is no address with a port")
+        raise ValueError(f"{text!r} is not an address with a port")
     return address.strip("[]"), int(port)
 
 

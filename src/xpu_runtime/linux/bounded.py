@@ -170,7 +170,7 @@ class Asked:
             return self._told(Answer((), f"its process died{ended_by}", died=True))
         if self._size > _MOST_BYTES:
             self.end()
-            return self._told(Answer((), f"it told more than {_MOST_BYTES >> 20} MiB"))
+            return self._told(Answer((), f"it answered more than {_MOST_BYTES >> 20} MiB"))
         if self.until is not None and time.monotonic() >= self.until:
             self.kill()
             return self._told(Answer((), f"it did not end within {self._seconds:.0f} s", hung=True))

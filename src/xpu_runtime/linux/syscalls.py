@@ -122,7 +122,9 @@ def mount_id(fd: int) -> int:
     found = bytearray(_STATX_SIZE)
     _syscall("", _STATX, fd, b"", AT_EMPTY_PATH, _STATX_MNT_ID, shared(found))
     if not int.from_bytes(found[_MASK], sys.byteorder) & _STATX_MNT_ID:
-        raise OSError(errno.ENOSYS, "the kernel tells no mount of a file: it is older than Linux 5.8")
+        raise OSError(
+            errno.ENOSYS, "the kernel does not tell the mount of a file: it is older than Linux 5.8"
+        )
     return int.from_bytes(found[_MNT_ID], sys.byteorder)
 
 

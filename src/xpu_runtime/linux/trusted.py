@@ -48,7 +48,7 @@ def real(path: str, root: str = "/") -> str:
             there.append(name)
             continue
         if status.st_uid not in (0, os.geteuid()) and not _is_fixed(os.path.dirname(host)):
-            raise UntrustedError(f"{host} can be written by others than root")
+            raise UntrustedError(f"users other than root can write to {host}")
         links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
@@ -81,7 +81,7 @@ def _judge(host: str, *, leaf: bool) -> None:
     if status.st_mode & stat.S_ISVTX and not leaf:
         others = 0
     if (others or status.st_uid not in (0, os.geteuid())) and not _is_fixed(host):
-        raise UntrustedError(f"{host} can be written by others than root")
+        raise UntrustedError(f"users other than root can write to {host}")
 
 
 def _has_acl(host: str) -> bool:

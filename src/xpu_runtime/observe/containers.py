@@ -109,7 +109,7 @@ class SliceJson(TypedDict):
     memory_unaccounted_bytes: int | None
     #: Cap in percent of the device's time; null: no cap.
     cores: int | None
-    #: How the device's time is shared: `cap`, `turns` or `side by side`; null: it is not shared.
+    #: The sharing of the device's time: `cap`, `turns` or `side by side`; null: it is not shared.
     cores_shared: str | None
     #: Percent of the device's time in the last fraction of a second; null: not known, or no cap.
     cores_got_percent: float | None

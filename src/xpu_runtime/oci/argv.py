@@ -55,7 +55,7 @@ def read(words: list[str], cwd: str) -> Invocation:
     if places is None:
         raise SpecError(
             "the shim was not started by the launcher that belongs to it",
-            "start xpu-container-runtime instead, and install it again if that was done",
+            "start xpu-container-runtime instead; if you did, install it again",
         )
 
     def value(name: str, default: str) -> str:

@@ -48,7 +48,7 @@ def _members(data: bytes, start: int) -> dict[str, tuple[int, int]]:
     members: dict[str, tuple[int, int]] = {}
     first = _TOKEN.search(data, start)
     if first is None or first[0] != b"{" or data[start : first.start()].strip(b" \t\n\r"):
-        raise ValueError("not JSON, or no object")
+        raise ValueError("not JSON, or not an object")
     depth = 0
     name: str | None = None
     begin = 0

@@ -238,8 +238,8 @@ def _kept(place: dict[str, Any], key: str, made: Any, keys: tuple[str, ...]) -> 
     if place.get(key) is None:
         place[key] = made
     if not isinstance(place[key], type(made)):
-        kind = "list" if isinstance(made, list) else "object"
-        raise SpecError(f"the container's spec is malformed: {key} (of {'.'.join(keys)}) is no {kind}")
+        kind = "a list" if isinstance(made, list) else "an object"
+        raise SpecError(f"the container's spec is malformed: {key} (of {'.'.join(keys)}) is not {kind}")
     return place[key]
 
 

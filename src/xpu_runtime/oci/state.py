@@ -45,7 +45,7 @@ def parse(data: bytes) -> State:
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         raise SpecError(f"the state of container {identity} has no absolute bundle path")
     if not _can_be_a_path(bundle):
-        raise SpecError(f"the state of container {identity} has a bundle that no path can be: {bundle!r}")
+        raise SpecError(f"the state of container {identity} has a bundle that is not a path: {bundle!r}")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 0:
         raise SpecError(f"the state of container {identity} has no valid pid")
     return State(identity, bundle, pid)

@@ -80,7 +80,7 @@ def why_stale(wanted: Allocation, now: Allocation | None) -> Refusal | None:
     """Why `wanted` does not replace the allocation of the same pod; None: it does, or is the same."""
     if now is None or now.says_same(wanted) or now.made < wanted.made:
         return None
-    text = f"the assignment of {wanted.label} is stale: another is in force, which was made later"
+    text = f"the assignment of {wanted.label} is stale: a later one is in force"
     if now.made == wanted.made:
         text = f"the assignment of {wanted.label} says something else than the one in force"
     return Refusal("wrong-assignment", f"{text}; delete the pod, and create it again")

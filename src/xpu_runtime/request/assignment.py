@@ -92,7 +92,7 @@ def sign(assignment: Assignment, key_id: str, key: bytes) -> str:
             payload[name] = plain(group)
     _checked(payload)
     if not is_key_id(key_id) or len(key) < _LEAST_KEY_BYTES:
-        raise AssignmentError(f"{key_id[:_LONGEST_KEY_ID]!r} is no usable key", _KEYS_TODO)
+        raise AssignmentError(f"{key_id[:_LONGEST_KEY_ID]!r} is not a usable key", _KEYS_TODO)
     signed = f"{_VERSION}.{key_id}.{_to_text(jsonlite.dumps(payload).encode())}"
     return f"{signed}.{_to_text(_hmac(key, signed.encode('ascii')))}"
 
@@ -153,7 +153,7 @@ def read_keys(path: str) -> dict[str, bytes]:
             "put the scheduler extender's keys there (kubernetes.keys)",
         ) from None
     except ValueError:
-        raise AssignmentError(f"the keys of assignments, {path}, are no text", _KEYS_TODO) from None
+        raise AssignmentError(f"the keys of assignments, {path}, are not text", _KEYS_TODO) from None
     keys: dict[str, bytes] = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -197,7 +197,7 @@ def plain(group: Mapping[str, tuple[Share, ...]]) -> dict[str, Any]:
 def of_plain(value: Any) -> dict[str, tuple[Share, ...]]:
     """Containers' shares from their JSON form; ValueError if it is not valid."""
     if not isinstance(value, dict):
-        raise ValueError("containers are no object")
+        raise ValueError("containers is not an object")
     return {name: _shares(name, rows) for name, rows in value.items()}
 
 
@@ -212,9 +212,9 @@ def _shares(name: str, rows: Any) -> tuple[Share, ...]:
         if not isinstance(uuid, str) or not uuid:
             raise ValueError(f"a share of container {name[:63]!r} names no device")
         if memory is not None and not (type(memory) is int and 0 < memory <= _MOST_BYTES):
-            raise ValueError(f"a share of container {name[:63]!r} has memory that is no number of bytes")
+            raise ValueError(f"a share of container {name[:63]!r} has memory that is not a number of bytes")
         if cores is not None and not (type(cores) is int and 0 < cores <= 100):
-            raise ValueError(f"a share of container {name[:63]!r} has cores that are no percentage")
+            raise ValueError(f"a share of container {name[:63]!r} has cores that are not a percentage")
         shares.append(Share(uuid, memory, cores))
     if len({share.device_uuid for share in shares}) < len(shares):
         raise ValueError(f"container {name[:63]!r} has two shares of one device")
@@ -234,7 +234,7 @@ def _checked(payload: Any) -> Assignment:
     """The assignment in a payload; AssignmentError if it is not valid."""
     try:
         if not isinstance(payload, dict):
-            raise ValueError("no object")
+            raise ValueError("not an object")
         uid, node, made = payload.get("uid"), payload.get("node"), payload.get("made")
         if not isinstance(uid, str) or not uid or not isinstance(node, str) or not node:
             raise ValueError("it names no pod or no node")

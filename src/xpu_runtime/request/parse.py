@@ -186,7 +186,7 @@ class _Reader:
         text = self.value("XPU_RESERVATION")
         if text is None or is_name(text):
             return text
-        self.wrong("XPU_RESERVATION", f"is no name of a reservation: {NAMES}")
+        self.wrong("XPU_RESERVATION", f"is not the name of a reservation: {NAMES}")
         return None
 
     def capabilities(self) -> tuple[str, ...]:

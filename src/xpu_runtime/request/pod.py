@@ -43,7 +43,7 @@ _CRI_O = (
 #: A pod's annotations for its scheduler. Engines copy them to each of its containers; they have no meaning
 #: here.
 _FOR_SCHEDULERS = ("XPU_ASSIGNMENT", "XPU_COUNT", "XPU_POLICY")
-_TODO = "say it in resources.limits, such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30"
+_TODO = "give amounts in resources.limits, such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30"
 
 
 def who(annotations: dict[str, str]) -> PodContainer | None:
@@ -162,8 +162,8 @@ def complete(request: Request, shares: tuple[Share, ...]) -> Request:
     )
     if not request.caps_cores and container.about_cores:
         raise RequestError(
-            f"{container.about_cores[0]} is about a cap on cores, and {container.label} was assigned none",
-            "say in resources.limits how many cores it gets, as yoyoworks.com/xpu-cores: 30",
+            f"{container.about_cores[0]} needs a cap on cores, and {container.label} was assigned none",
+            "give its cores in resources.limits, such as yoyoworks.com/xpu-cores: 30",
         )
     return request
 
@@ -172,5 +172,5 @@ def not_allocated(container: PodContainer) -> AssignmentError:
     """The error for a container without an assignment and without an allocation."""
     return AssignmentError(
         f"nothing is reserved on this node for {container.label}, and it has no assignment",
-        f"{_TODO}; where it does, see that `xpu kubernetes device-plugin` runs on this node, with its log",
+        f"{_TODO}; if it has them, see that `xpu kubernetes device-plugin` runs on this node, and its log",
     )

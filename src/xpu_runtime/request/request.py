@@ -21,16 +21,16 @@ VARIABLES = (
     #: Percent of each device's time, in steps of 5.
     #: default: `defaults.cores`, or no cap
     "XPU_CORES",
-    #: How time beyond the caps is shared.
+    #: The use of time beyond the caps.
     #: default: `cores.sched`, or `fixed`
     "XPU_SCHED",
-    #: Which container is served first.
+    #: The order in which containers are served.
     #: default: `cores.priority`, or `normal`
     "XPU_PRIORITY",
-    #: How many devices.
+    #: The number of devices.
     #: default: 1
     "XPU_COUNT",
-    #: Which devices: `auto`, `all`, `none`, or a list.
+    #: The devices: `auto`, `all`, `none`, or a list.
     #: default: `auto`
     "XPU_VISIBLE_DEVICES",
     #: Only devices reserved under this name by `xpu reserve`.
@@ -45,7 +45,7 @@ VARIABLES = (
     #: Conditions on the device and its driver, as `cuda>=12.0`.
     #: default: none
     "XPU_REQUIRE",
-    #: How strongly the limits must hold, or the backend that holds them.
+    #: The least strength of the limits, or the backend that holds them.
     #: default: `auto`
     "XPU_ENFORCE",
 )

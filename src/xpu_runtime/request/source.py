@@ -361,7 +361,7 @@ def _without_a_cap(request: Request, spellings: dict[str, Spelling]) -> list[str
         if value is not None:
             there = spellings.get(name) or Spelling(name, value)
             asked = f"{there.name}{': ' if '/' in there.name else '='}{value}"
-            problems.append(f"{asked} is about a cap on cores, and the container has none: {todo}")
+            problems.append(f"{asked} needs a cap on cores, and the container has none: {todo}")
     return problems
 
 

@@ -192,7 +192,7 @@ def check(path: str, spec: Spec) -> None:
     """SpecError where the spec has devices and mounts of an earlier grant, and nothing tells which."""
     if hooks_in_spec.has_grant(spec):
         raise SpecError(
-            f"{path} has the devices of an earlier start in it, as this runtime wrote them, and the spec as "
-            "it was before is not kept beside it",
+            f"{path} contains the devices of an earlier start, and the spec as it was before is not kept "
+            "beside it",
             "put a spec there that this runtime has not edited",
         )

@@ -149,7 +149,7 @@ def test_a_user_without_rights_gets_one_line_with_the_remedy(
     for words in SHOWN:
         (line,) = as_user(node, *words.split()).stderr.splitlines()
         assert line.startswith("xpu: cannot open the ledger ")
-        assert line.endswith(f"does not now: start it, or sudo xpu {words}")
+        assert line.endswith(f"but not now: start it, or sudo xpu {words}")
     service = start_agent()
     path = socket_of(node)
     for words in SHOWN:
@@ -170,7 +170,7 @@ def test_a_user_without_rights_gets_one_line_with_the_remedy(
     service.end(signal.SIGKILL)
     until(lambda: as_user(node, "ps").returncode == 1, "who answered has ended with the agent")
     (line,) = as_user(node, "ps").stderr.splitlines()
-    assert line.endswith("does not now: start it, or sudo xpu ps")
+    assert line.endswith("but not now: start it, or sudo xpu ps")
     again = start_agent()
     until(lambda: as_user(node, "ps").returncode == 0, "it is answered again")
     again.end(signal.SIGTERM)

@@ -100,7 +100,7 @@ def test_a_part_of_the_driver_that_is_missing_is_named(node: Node) -> None:
     ("fault", "says"),
     [
         ("rm {0}", "{0} is missing"),
-        ("rm {0}; touch {0}", "{0} is no character device"),
+        ("rm {0}; touch {0}", "{0} is not a character device"),
         ("chmod 600 {0}", "{0} has mode 0600"),
     ],
 )

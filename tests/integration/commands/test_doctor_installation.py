@@ -45,7 +45,7 @@ def test_an_installation_that_is_incomplete_or_old_is_named(node: Node, copy: Pa
     subprocess.run(todo.split(), check=True)
     assert_fine(node, "caches")
     module.write_text(module.read_text().replace("def main(", "def main_(", 1))
-    found(node, "problem", "caches", "has older code than is installed of xpu_runtime.shim")
+    found(node, "problem", "caches", "has older code of xpu_runtime.shim than the installation")
     bundle.unlink()
     found(node, "warning", "caches", "start.bundle cannot be read (No such file")
 
@@ -75,7 +75,9 @@ def test_an_installation_that_others_can_change_or_that_cannot_start_is_named(no
         f"chmod 775 {node.runtime}",
     ):
         subprocess.run(fault.split(), check=True)
-    finding = found(node, "problem", "installation", "5 installed files can be changed by others than root")
+    finding = found(
+        node, "problem", "installation", "5 installed files can be changed by users other than root"
+    )
     assert finding["text"].endswith(" and 1 more")
     subprocess.run(finding["todo"].rpartition(";")[0], shell=True, check=True)
     assert_fine(node, "installation")
@@ -98,6 +100,6 @@ def test_an_installation_that_others_can_change_or_that_cannot_start_is_named(no
     found(
         node, "problem", "installation", "cannot be imported: xpu_runtime.start.in_container (ModuleNotFound"
     )
-    found(node, "problem", "caches", "has older code than is installed of xpu_runtime.start.in_container")
+    found(node, "problem", "caches", "has older code of xpu_runtime.start.in_container")
     module.write_text(text)
     assert_fine(node, "installation")

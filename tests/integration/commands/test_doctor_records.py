@@ -150,7 +150,7 @@ def test_a_wrong_cache_is_named_and_the_advice_repairs_it(node: Node) -> None:
     assert_fine(node, "caches")
 
     (node.run_dir / "launcher.conf").chmod(0o666)
-    todo = found(node, "warning", "caches", "can be written by others than root")["todo"]
+    todo = found(node, "warning", "caches", "users other than root can write to")["todo"]
     subprocess.run(todo.partition(";")[0], shell=True, check=True)
     assert_fine(node, "caches")
 

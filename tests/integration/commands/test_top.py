@@ -67,7 +67,7 @@ def test_for_scripts_with_and_without_an_agent(node: Node, capped: Make, start_a
         assert (second["cores_got_percent"], first["cores_allowed_percent"]) == (0, None)
         assert device["busy_percent"] >= first["cores_got_percent"]
         text = node.xpu("top", "--once", "--interval", "0.3").stdout
-        assert "agent: does not run, so that all have their caps and no more" in text
+        assert "agent: does not run, so all have only their caps" in text
         assert "\x1b" not in text
         start_agent()
         until(lambda: one.share == 100, "it is lent what others leave")
@@ -90,7 +90,7 @@ def test_80_columns_have_all_and_a_narrower_window_says_what_it_lacks(
         assert max(map(len, page)) <= 80
         (line,) = [line for line in page if line.startswith(f"  {one.id[:12]}")]
         assert " 30% " in line and " burst " in line and " high " in line and line.rstrip().endswith("/1G")
-        assert any(line.rstrip().endswith("all have their caps and no more") for line in page)
+        assert any(line.rstrip().endswith("all have only their caps") for line in page)
         assert any("% asked   memory " in line and line.rstrip().endswith("G") for line in page)
         assert not any("wider" in line for line in page)
         for columns, lacks in ((74, 1), (58, 3), (40, 4)):

@@ -118,7 +118,7 @@ def test_a_folder_that_others_can_write_is_not_taken_and_that_is_said(
     host("/usr/local/nvidia")
     subprocess.run([*node.view, "chmod", "777", "/usr/local/nvidia"], check=True)
     assert node.json("devices") == []
-    assert "as /usr/local/nvidia can be written by others than root" in "\n".join(looked(node))
+    assert "users other than root can write to /usr/local/nvidia" in "\n".join(looked(node))
 
 
 def test_missing_parts_of_a_driver_are_named(node: Node, host: Callable[[str], None]) -> None:

@@ -90,7 +90,7 @@ def test_a_unit_that_makes_too_long_a_list_is_refused_with_one_that_fits(
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "xpu: kubernetes.memory_unit: 1MiB: the list of yoyoworks.com/xpu-mem has 18 MiB with it, and the "
-        "kubelet takes 4 MiB: a unit that fits this node is 8MiB"
+        "kubelet accepts 4 MiB: a unit that fits this node is 8MiB"
     )
     plugin.configure(memory_unit="8MiB")
     plugin.start()

@@ -140,11 +140,11 @@ def test_a_docker_that_has_runtimes_by_its_command_line_is_restarted_and_not_rel
     wait_for(socket, ("foo" if default else "runc", False), tmp_path / "log")
     words = ("runtime", "configure", "docker", "--config", config, "--runtime-path", "/usr/bin/true")
     advice = node.xpu(*words).stdout
-    assert f"For the change to take effect: {docker.AFTER_UNCONFIGURE}. Not a reload" in advice
-    assert f"dockerd (process {pid}) would forget what only its command line names (foo)" in advice
+    assert f"For the change to take effect: {docker.AFTER_UNCONFIGURE}. Do not reload" in advice
+    assert f"(process {pid}) would forget the runtimes that only its command line names (foo)" in advice
     assert "HUP" not in advice and "reload docker" not in advice
     (unread,) = [each for each in about(node, pid) if "has not read" in each["text"]]
-    assert unread["todo"].startswith(f"{docker.AFTER_UNCONFIGURE}. Not a reload")
+    assert unread["todo"].startswith(f"{docker.AFTER_UNCONFIGURE}. Do not reload")
     if not default:  # 20.10 would end; otherwise doctor shows what it forgets
         os.kill(pid, signal.SIGHUP)
         wait_for(socket, ("runc", True), tmp_path / "log")

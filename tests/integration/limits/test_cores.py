@@ -242,7 +242,7 @@ def test_a_cap_beside_containers_without_one_is_explained_as_no_guarantee(
     node.start(bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_VISIBLE_DEVICES=0", args=SLEEP))
     assert notes("0") == []
     node.start(bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0", args=SLEEP))
-    told = "as many turns as this one, so that 70% is no guarantee"
+    told = "as many turns as this one, so 70% is not guaranteed"
     assert notes("0") == [f"a container without XPU_CORES has a slice of GPU 0: {told}"]
     assert notes("1") == []
     node.start(bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0", args=SLEEP))

@@ -130,7 +130,7 @@ def test_an_earlier_assignment_of_the_pod_is_stale(node: Node, bundles: Bundles)
     old, new = (pod.assignment(made=now + n, main=(share(uuid),)) for n, uuid in enumerate((first, second)))
     allocated(node, of_assignment(new, "default", "web", "k1"))
     told = refused(node, bundles(ALLOCATED, change=pod.container(assignment=signed(old))))
-    assert "the assignment of pod default/web is stale: another is in force, which was made later" in told
+    assert "the assignment of pod default/web is stale: a later one is in force" in told
     same = pod.assignment(made=now + 1, main=(share(first),))
     told = refused(node, bundles(ALLOCATED, change=pod.container(assignment=signed(same))))
     assert "says something else than the one in force" in told

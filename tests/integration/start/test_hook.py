@@ -154,8 +154,8 @@ def test_options_of_a_newer_version_do_not_keep_a_container_from_its_end(
         ('{"id": "a", "bundle": "/nowhere", "pid": 1}', "cannot read /nowhere/config.json"),
         ("[" * 100_000, "nested too deeply"),
         ('{"id": "a\\ud83d", "bundle": "/nowhere"}', "has no id but 'a\\ud83d'"),
-        ('{"id": "a", "bundle": "/a\\u0000b", "pid": 1}', "has a bundle that no path can be"),
-        ('{"id": "a", "bundle": "/a\\ud83d", "pid": 1}', "has a bundle that no path can be"),
+        ('{"id": "a", "bundle": "/a\\u0000b", "pid": 1}', "has a bundle that is not a path"),
+        ('{"id": "a", "bundle": "/a\\ud83d", "pid": 1}', "has a bundle that is not a path"),
     ],
 )
 def test_a_state_that_makes_no_sense_is_told_in_one_line(node: Node, text: str, told: str) -> None:

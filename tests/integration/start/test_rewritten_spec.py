@@ -105,7 +105,7 @@ def test_a_copy_of_an_edited_spec_is_refused_in_plain_words(node: Node, bundles:
     first, second = bundles("XPU_MEM=1G"), bundles("XPU_MEM=1G")
     assert node.run(first).returncode == 0
     (second / "config.json").write_bytes((first / "config.json").read_bytes())
-    assert "has the devices of an earlier start in it" in refused(node, second)
+    assert "contains the devices of an earlier start" in refused(node, second)
     assert node.run(first).returncode == 0
 
 

@@ -161,7 +161,7 @@ def test_where_the_simulator_is_not_installed_its_command_says_so() -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
             "xpu: the simulator is not installed: "
-            "install the package xpu-simulator; from a clone, `make install` brings it along\n"
+            "install the package xpu-simulator; from a clone, `make install` installs it\n"
         )
 
 

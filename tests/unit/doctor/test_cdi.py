@@ -54,7 +54,7 @@ def test_a_stale_file_is_told(file: Path, now: Inventory, settings: Config) -> N
     file.write_text(content.text(NODE, DEFAULTS))
     (found,) = cdi.own(machine(now, settings), str(file))
     assert (found.state, found.todo) == (WARNING, "xpu cdi generate")
-    assert "is of other devices or settings than there are now, or of another version" in found.text
+    assert "does not match the present devices, settings or version" in found.text
 
 
 def test_where_the_devices_are_not_known_the_file_is_not_called_stale(file: Path) -> None:

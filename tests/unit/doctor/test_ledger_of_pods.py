@@ -56,8 +56,8 @@ def test_a_container_that_was_never_started_is_reported_with_a_remedy(process: i
 
     assert found.state == PROBLEM
     assert found.text == (
-        "container main of pod default/web was created 10 minutes ago and never started, as where containerd "
-        "was restarted in between: it holds its slice"
+        "container main of pod default/web was created 10 minutes ago and never started, as after a "
+        "restart of containerd in between: it holds its slice"
     )
     assert found.todo == f"the pod's next try ends it; if there is none: kill -9 {process}"
 

@@ -92,7 +92,7 @@ def test_it_runs_until_it_is_told_to_end_and_gives_its_lease_back(kubeconfig: Pa
     [
         (
             ["--listen", "8443"],
-            "'8443' is no address with a port: give one such as 0.0.0.0:8443 or [::]:8443",
+            "'8443' is not an address with a port: give one such as 0.0.0.0:8443 or [::]:8443",
         ),
         (
             ["--tls-cert", "x"],

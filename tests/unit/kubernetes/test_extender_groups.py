@@ -372,7 +372,7 @@ def test_a_group_that_is_not_bound_in_time_is_told_in_the_log(
     one = replicas()
     assert [one.fits(each) for each in pods] == [["n1"]] * 2
     until(lambda: metric(one, "held") == 0, "nothing is held any more")
-    said = "group default/train: 2 held places are free again, as no bind has come"
+    said = "group default/train: 2 held places are free again, because no bind came"
     until(lambda: said in one.said, "it is told")
 
 

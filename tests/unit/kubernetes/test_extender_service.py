@@ -68,8 +68,7 @@ def test_a_misspelt_label_of_nodes_is_said_once(api: ApiServer, replicas: Callab
     create(api, node("n1", 2, labels=wrong))
     until(lambda: one.fits(pod("p", whole=2)) == ["n1"], "the change is seen")
     assert [each for each in one.said if "label" in each] == [
-        "node n1: label yoyoworks.com/xpu.placement=spraed is unknown, and counts for nothing: did you mean "
-        "spread?"
+        "node n1: label yoyoworks.com/xpu.placement=spraed is unknown and has no effect: did you mean spread?"
     ]
 
 

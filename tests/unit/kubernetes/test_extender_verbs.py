@@ -116,7 +116,7 @@ def test_devices_that_docker_has_something_of_are_said_to_be_partly_used_by_no_p
     others = {"memory": 4 * GIB, "cores": 10, "whole": False}
     of = verbs(node("n1", [device("n1", index, others=others) for index in range(4)]))
     assert why(of, pod("p", whole=1)) == {
-        "n1": "node n1: GPUs 0-3 are partly used by containers that are no pods, 1 whole GPU asked"
+        "n1": "node n1: GPUs 0-3 are partly used by containers outside of pods, 1 whole GPU asked"
     }
     assert why(of, pod("p", mem=15))["n1"].startswith("node n1: GPUs 0-3 each have 12 GiB for pods, 15 GiB")
 

@@ -27,7 +27,7 @@ def test_an_unknown_annotation_is_refused_with_the_name_that_was_meant() -> None
 def test_an_amount_beside_the_limits_is_refused_at_once_in_the_words_of_the_node() -> None:
     of = verbs(node("n1", 2))
     todo = (
-        "is not for a container of a pod: say it in resources.limits, such as yoyoworks.com/xpu-mem: 4 and "
+        "is not for a container of a pod: give amounts in resources.limits, such as yoyoworks.com/xpu-mem: 4 "
     )
     annotated = pod("p", mem=4, annotations={"yoyoworks.com/xpu-mem": "8G"})
     assert why(of, annotated)["n1"].startswith(f"yoyoworks.com/xpu-mem: 8G {todo}")
@@ -87,7 +87,7 @@ def test_acks_label_for_several_cards_does_not_go_unheeded(
     if is_refused:
         (line,) = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.values()
         assert line == (
-            f"the pod's label aliyun.com/gpu-count='{label}' is not read here: say over how many devices by "
+            f"the pod's label aliyun.com/gpu-count='{label}' is not read here: give the number of devices by "
             'the annotation yoyoworks.com/xpu-count, such as "2"'
         )
     else:

@@ -60,7 +60,7 @@ def test_capabilities_that_the_interposers_do_not_see_count_against_both_kinds(i
     _, reason = outcome({**unseen, "XPU_MEM": "4G"}, config=NOTHING_UNHELD)
     assert reason == (
         "XPU_CAPABILITIES asks for graphics, whose work on the device the interposer libraries do not see "
-        "(compute, utility and video can be had), and enforcement.allow_unenforced does not list cores"
+        "(they see compute, utility and video), and enforcement.allow_unenforced does not list cores"
     )
     assert outcome({**unseen, "XPU_MEM": "4G", "XPU_CAPABILITIES": "all"})[0].cores_backend == "library"
 

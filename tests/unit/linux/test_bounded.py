@@ -137,7 +137,7 @@ def test_a_call_that_tells_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) ->
             yield bytes(1 << 20)
 
     (answer,) = bounded.together([talks], 60)
-    assert answer.error == "it told more than 2 MiB" and answer.values
+    assert answer.error == "it answered more than 2 MiB" and answer.values
 
 
 # One that is asked again

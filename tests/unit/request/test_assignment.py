@@ -128,25 +128,25 @@ def test_another_version_is_refused_with_the_known_one() -> None:
     [
         (b"{", "cannot be read"),
         (b"\xff\xfe", "cannot be read"),
-        ([], "no object"),
+        ([], "not an object"),
         (payload(uid=""), "no pod or no node"),
         (payload(node=3), "no pod or no node"),
         (payload(made="now"), "when it was made"),
         (payload(made=True), "when it was made"),
         (payload(made=10**400), "when it was made"),
-        (payload(containers=[]), "no object"),
+        (payload(containers=[]), "not an object"),
         (payload(containers={}), "names no container"),
         (payload(containers={"c": []}), "no list of shares"),
         (payload(containers={"c": {}}), "no list of shares"),
         (payload(containers={"": [["GPU-0", 1, None]]}), "no list of shares"),
         (payload(containers={"c": [["GPU-0", 1]]}), "is not [UUID, MEMORY, CORES]"),
         (payload(containers={"c": [["", 1, None]]}), "names no device"),
-        (payload(containers={"c": [["GPU-0", 0, None]]}), "no number of bytes"),
-        (payload(containers={"c": [["GPU-0", 1.5, None]]}), "no number of bytes"),
-        (payload(containers={"c": [["GPU-0", 1 << 63, None]]}), "no number of bytes"),
-        (payload(containers={"c": [["GPU-0", True, None]]}), "no number of bytes"),
-        (payload(containers={"c": [["GPU-0", 1, 101]]}), "no percentage"),
-        (payload(containers={"c": [["GPU-0", 1, 0]]}), "no percentage"),
+        (payload(containers={"c": [["GPU-0", 0, None]]}), "not a number of bytes"),
+        (payload(containers={"c": [["GPU-0", 1.5, None]]}), "not a number of bytes"),
+        (payload(containers={"c": [["GPU-0", 1 << 63, None]]}), "not a number of bytes"),
+        (payload(containers={"c": [["GPU-0", True, None]]}), "not a number of bytes"),
+        (payload(containers={"c": [["GPU-0", 1, 101]]}), "not a percentage"),
+        (payload(containers={"c": [["GPU-0", 1, 0]]}), "not a percentage"),
         (payload(containers={"c": [["GPU-0", 1, None], ["GPU-0", 1, None]]}), "two shares of one device"),
         (payload(containers={"c": [["GPU-0", 1, None], ["GPU-1", None, None]]}), "differ in their kind"),
         (payload(containers={"c": [["GPU-0", 1, 5], ["GPU-1", 1, 10]]}), "differ in their kind or cores"),
@@ -160,9 +160,9 @@ def test_a_signed_payload_with_invalid_content_is_refused(content: Any, told: st
 def test_an_invalid_assignment_is_not_signed() -> None:
     with pytest.raises(AssignmentError, match="names no container"):
         sign(ASSIGNED.replace(containers={}, init={}, sidecars={}), "k1", KEY)
-    with pytest.raises(AssignmentError, match="no usable key"):
+    with pytest.raises(AssignmentError, match="not a usable key"):
         sign(ASSIGNED, "k1", KEY[:31])
-    with pytest.raises(AssignmentError, match="no usable key"):
+    with pytest.raises(AssignmentError, match="not a usable key"):
         sign(ASSIGNED, "k.1", KEY)
 
 
@@ -189,7 +189,7 @@ def test_keys_are_read_in_their_order_with_comments_and_blank_lines(tmp_path: Pa
         (b"k.1 " + KEY.hex().encode(), "line 1 is not a key"),
         (b"\nk1 " + b"z" * 64, "line 2 is not a key"),
         (b"k1 " + KEY.hex().encode() + b"\nk1 " + OTHER.hex().encode(), "line 2 has a key's id again"),
-        (b"\xff", "are no text"),
+        (b"\xff", "are not text"),
     ],
 )
 def test_the_error_for_an_invalid_key_file_does_not_show_the_secret(

@@ -160,7 +160,7 @@ def test_an_amount_by_the_author_is_refused(
     config: Config, variable: str, annotation: dict[str, str]
 ) -> None:
     told = (
-        f"{variable} is not for a container of a pod: say it in resources.limits, such as "
+        f"{variable} is not for a container of a pod: give amounts in resources.limits, such as "
         "yoyoworks.com/xpu-mem: 4"
     )
     assert told in refusal(spec(variable, assignment=assigned()), config)
@@ -233,7 +233,7 @@ def test_xpu_sched_without_a_cap_is_refused_as_a_variable_and_ignored_as_an_anno
 ) -> None:
     uncapped = assigned(ASSIGNED.replace(containers={"main": (Share("GPU-0", GIB, None),)}))
     told = refusal(spec("XPU_SCHED=burst", assignment=uncapped), config)
-    assert "XPU_SCHED=burst is about a cap on cores, and container main of pod default/web was" in told
+    assert "XPU_SCHED=burst needs a cap on cores, and container main of pod default/web was" in told
     # An annotation holds for each container of the pod; others may have a cap.
     assert from_spec(spec(assignment=uncapped, sched="burst"), config) is not None
 
@@ -261,7 +261,9 @@ def test_a_container_that_asks_for_nothing_is_left_alone(config: Config) -> None
 def test_a_container_that_asks_without_an_assigned_share_is_refused(config: Config, variable: str) -> None:
     other = {**CONTAINERD, "io.kubernetes.cri.container-name": "proxy"}
     told = refusal(spec(variable, engine=other, assignment=assigned()), config)
-    assert "asks for devices, and container proxy of pod default/web was assigned none: say it in" in told
+    assert (
+        "asks for devices, and container proxy of pod default/web was assigned none: give amounts in" in told
+    )
     assert told.endswith("such as yoyoworks.com/xpu-mem: 4 and yoyoworks.com/xpu-cores: 30")
     # Without an assignment the request goes to the ledger. It is never for all devices.
     found = from_spec(spec(variable, engine=other), config)

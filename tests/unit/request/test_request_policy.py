@@ -78,7 +78,7 @@ def test_a_maximum_priority_bounds_the_configured_one_too() -> None:
 def test_sched_and_priority_are_refused_without_a_cap(variable: str) -> None:
     told = refusal("XPU_MEM=4G", variable)
     assert told == (
-        f"{variable} is about a cap on cores, and the container has none: add XPU_CORES, such as XPU_CORES=30"
+        f"{variable} needs a cap on cores, and the container has none: add XPU_CORES, such as XPU_CORES=30"
     )
     assert "XPU_CORES=100 is no cap: ask for less" in refusal(variable, "XPU_CORES=100")
     assert request("XPU_MEM=4G", variable, config=Config(defaults_cores=20)).cores == 20
@@ -86,7 +86,7 @@ def test_sched_and_priority_are_refused_without_a_cap(variable: str) -> None:
     name, value = variable.split("=")
     annotation = f"yoyoworks.com/xpu-{name[4:].lower()}"
     told = from_spec_refused(spec("XPU_MEM=4G", annotations={annotation: value}), Config())
-    assert told.startswith(f"{annotation}: {value} is about a cap on cores")
+    assert told.startswith(f"{annotation}: {value} needs a cap on cores")
 
 
 # Containers that can lift a limit of the driver.

@@ -125,7 +125,7 @@ def test_a_library_that_others_can_replace_is_not_taken_and_reported(
     path.chmod(0o777)
     found = driver_files.find(str(root))
     assert found.folder == ""
-    assert f"{there} has it and is not taken, as {path} can be written by others than root" in found.missing
+    assert f"{there} has it but is not used: users other than root can write to {path}" in found.missing
     other = install("opt/nvidia/lib64")
     assert driver_files.find(str(root)).folder == str(other)
     path.chmod(0o755)
@@ -238,7 +238,7 @@ def moving(root: Path, install: Callable[..., Path]) -> Path:
 def test_another_users_folder_is_not_taken_wherever_its_links_lead(root: Path, moving: Path) -> None:
     found = driver_files.find(str(root))
     assert found.folder == ""
-    assert f"{moving} has it and is not taken, as {moving} can be written by others" in found.missing
+    assert f"{moving} has it but is not used: users other than root can write to {moving}" in found.missing
 
 
 def test_a_link_is_followed_once_and_its_target_is_taken(root: Path, install: Callable[..., Path]) -> None:

@@ -95,9 +95,9 @@ def device_plugin(
         import grpc  # noqa: F401 - what it is all about
     except ImportError as error:
         raise XpuError(
-            f"the device plugin needs gRPC ({error}), which the packages do not bring",
-            "let the DaemonSet run it, whose image does (docs/kubernetes.md), or from a clone, in a virtual "
-            "environment, `pip install '.[kubernetes]'`",
+            f"the device plugin needs gRPC ({error}), which the packages lack",
+            "let the DaemonSet run it, whose image has gRPC (docs/kubernetes.md), or from a clone, in a "
+            "virtual environment, `pip install '.[kubernetes]'`",
         ) from None
     from xpu_runtime.kubernetes import access
     from xpu_runtime.kubernetes.api import Api

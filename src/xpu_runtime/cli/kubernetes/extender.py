@@ -147,5 +147,5 @@ def _own_address() -> str:
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)[0][4][0]
     except OSError as error:
-        raise ConfigError(f"this host has no address by its name ({error})", "give --advertise") from None
+        raise ConfigError(f"the name of this host has no address ({error})", "give --advertise") from None
     return f"[{found}]" if ":" in str(found) else str(found)

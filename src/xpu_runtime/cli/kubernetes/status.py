@@ -39,11 +39,11 @@ class CardJson(TypedDict):
     free_memory_bytes: int
     #: Percent of its time that a new pod can have.
     free_cores: int
-    #: How many pods have something of it, or count as if they did.
+    #: The number of pods that have something of it, or count as if they did.
     pods: int
-    #: Bytes that containers have that are no pods.
+    #: Bytes that containers outside of pods have.
     others_memory_bytes: int
-    #: Percent of its time that containers have that are no pods.
+    #: Percent of its time that containers outside of pods have.
     others_cores: int
     #: Whether a container can have all of it.
     whole: bool
@@ -176,9 +176,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _waiting(node: Node) -> str:
-    why = "yet, or it refuses, which their events tell"
+    why = "not yet, or refused: see their events"
     what = f"xpu: node {node.name} has nothing reserved for {_listed(node.waiting)} ({why})"
-    return f"{what}: its request counts as taken until the pod is deleted"
+    return f"{what}; such a request counts as taken until its pod is deleted"
 
 
 def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:
@@ -197,7 +197,7 @@ def _show_keys(keys: list[keys_in_use.Key], as_json: bool, wide: bool) -> None:
         table.print_json(told)
         return
     if not keys:
-        click.echo("xpu: no node tells of a key: is kubernetes.placement extender there?", err=True)
+        click.echo("xpu: no node reports a key: is kubernetes.placement extender on the nodes?", err=True)
         return
     columns = [
         Column("KEY", [each.id for each in keys], least=12),

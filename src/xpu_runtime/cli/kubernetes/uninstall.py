@@ -48,5 +48,5 @@ def uninstall(namespace: str, daemonset: str, timeout: int, kubeconfig: str | No
         click.echo(f"DaemonSet {daemonset} is gone, and the runtime from its nodes")
         return
     raise ConfigError(
-        f"{left} nodes are not done after {timeout} s", f"kubectl -n {namespace} get pods -o wide"
+        f"{left} nodes are not finished after {timeout} s", f"kubectl -n {namespace} get pods -o wide"
     )

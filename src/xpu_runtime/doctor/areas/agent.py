@@ -66,7 +66,7 @@ def _not_read_again(config: Config, read: dict[str, str | None] | None) -> Itera
     asked = {"listen": config.metrics_listen, "group": config.metrics_group}
     changed = [f"metrics.{key}" for key, value in asked.items() if read.get(key) != value]
     if changed:
-        text = f"{' and '.join(changed)}: changed since xpu agent has started, which reads it then"
+        text = f"{' and '.join(changed)}: changed since the start of xpu agent, which reads it only then"
         yield finding.warning(_CHECK, text, f"{_RESTART}: containers do not notice")
 
 

@@ -58,7 +58,7 @@ def _kept() -> Iterator[Finding]:
             why = f"cannot be read ({error.strerror})"
         if why:
             todo = f"remove it (rm -r {path}), then {_RENEW}"
-            yield finding.warning(_CHECK, f"{path} {why}, so that it is not used and starts are slower", todo)
+            yield finding.warning(_CHECK, f"{path} {why}, so it is not used and starts are slower", todo)
 
 
 def _is_object(content: bytes) -> bool:
@@ -95,7 +95,7 @@ def _configuration() -> Iterator[Finding]:
     except FileNotFoundError:
         return  # nothing has started yet
     if there.st_uid or there.st_mode & 0o022:
-        text = f"{kept} can be written by others than root, so that the launcher does not use it"
+        text = f"users other than root can write to {kept}, so the launcher does not use it"
         yield finding.warning(_CHECK, text, f"rm {kept}; {_RENEW}")
         return
     values = dict(line.split("=", 1) for line in lines if "=" in line)
@@ -108,7 +108,7 @@ def _configuration() -> Iterator[Finding]:
         text = f"{kept} is of {values.get('config')}, not of {path}: until it is renewed each call is slower"
         yield finding.warning(_CHECK, text, f"rm {kept} {paths.in_run_dir(cache.COMPILED)}; {_RENEW}")
     elif values.get("stamp") != stamp:
-        text = f"{kept} is of another {path} than is there now: until it is renewed each call is slower"
+        text = f"{kept} is of an earlier {path}: until it is renewed each call is slower"
         yield finding.warning(_CHECK, text, _RENEW)
     elif not os.access(runtime, os.X_OK):
         text = f"{kept} names {runtime}, which is not there: until it is renewed each call is slower"
@@ -139,7 +139,7 @@ def _bundle() -> Iterator[Finding]:
             text = f"{path} is damaged, or of another version than is installed: {slower}"
             yield finding.warning(_CHECK, text, again)
         elif old:
-            text = f"{path} has older code than is installed of {listed(old)}: starts run the old one"
+            text = f"{path} has older code of {listed(old)} than the installation: starts run the old code"
             yield finding.problem(_CHECK, text, again)
 
 

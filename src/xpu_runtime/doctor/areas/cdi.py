@@ -46,7 +46,7 @@ def own(machine: Machine, path: str) -> Iterator[Finding]:
         text = f"{path} is not there: containers get slices by the runtime xpu alone, until `{_AGAIN}`"
         yield finding.ok(_CHECK, text)
     elif found is None:
-        text = f"{path} is not ours, so that it is not kept up to date"
+        text = f"{path} is not ours, so xpu does not keep it up to date"
         yield finding.warning(_CHECK, text, f"move it away, then {_AGAIN}")
     elif not os.access(hook := _hook(found), os.X_OK):
         text = f"{path} names {hook}, which is not there: no container with such a device starts"
@@ -57,7 +57,7 @@ def own(machine: Machine, path: str) -> Iterator[Finding]:
     elif machine.inventory is None:
         yield finding.unknown(_CHECK, f"{path} cannot be compared with the devices, which are not known")
     elif found != cdi_file.text(machine.inventory, machine.settings):
-        text = f"{path} is of other devices or settings than there are now, or of another version"
+        text = f"{path} does not match the present devices, settings or version"
         yield finding.warning(_CHECK, text, _AGAIN)
     else:
         count = len(cdi_file.devices(machine.inventory, machine.settings))
@@ -85,8 +85,8 @@ def others(folders: tuple[str, ...], own: str) -> Iterator[Finding]:
             continue
         if kind[1] == KIND:
             if is_beside and os.path.realpath(path) != own:
-                text = f"{path} has devices {KIND}=... as {own} has: engines give none that is in both, or "
-                text += "those of /var/run/cdi alone"
+                text = f"{path} has devices {KIND}=... as {own} has: engines give no device that is in "
+                text += "both, or only those of /var/run/cdi"
                 yield finding.problem(_CHECK, text, f"remove one of them (rm {path})")
         else:
             text = f"{path} has devices {kind[1]}=...: a container with one gets a whole device past the "

@@ -118,7 +118,7 @@ def _info(path: str) -> dict[str, Any] | Exception:
         return error
     runtimes = (told.get("Runtimes") or {}) if isinstance(told, dict) else None
     if not isinstance(runtimes, dict) or not all(isinstance(each, dict) for each in runtimes.values()):
-        return ValueError("its answer is no engine's")
+        return ValueError("its answer is not an engine's")
     return dict(told)
 
 
@@ -166,8 +166,8 @@ def compared(
         yield finding.ok(_CHECK, text)
     lost = [name for name in docker_flags.added(process) if name not in runtimes]
     if lost:
-        text = f"{who} has forgotten at a reload what its command line names ({listed(lost)})"
-        text += ": containers of it do not start again"
+        text = f"{who} has forgotten at a reload the runtimes of its command line ({listed(lost)})"
+        text += ": their containers do not start again"
         yield finding.problem(_CHECK, text, docker.AFTER_UNCONFIGURE)
     if (default := told.get("DefaultRuntime")) in _PAST_US:
         text = f"the default runtime of {who} is {default}: containers that name no runtime can get "

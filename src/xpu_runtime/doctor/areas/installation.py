@@ -134,10 +134,8 @@ def writable() -> Iterator[Finding]:
         return  # for development: they are whose the environment is
     found = [path for path in _installed() if _is_writable(path)]
     if found:
-        text = (
-            f"{plural(len(found), 'installed file')} can be changed by others than root, so that these can "
-        )
-        text += f"run code as root: {listed(found)}"
+        text = f"{plural(len(found), 'installed file')} can be changed by users other than root, who "
+        text += f"can then run code as root: {listed(found)}"
         places = f"{paths.LIB} {engine.LAUNCHER} {paths.HOOK}"
         yield finding.problem(_CHECK, text, f"chown -R root:root {places}; chmod -R go-w {places}; {_AGAIN}")
 

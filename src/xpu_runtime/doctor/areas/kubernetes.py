@@ -35,7 +35,7 @@ def look(machine: Machine) -> Iterator[Finding]:
         else:
             todo = error.todo
             if not os.path.lexists(path):
-                todo += "; nothing where the runtime is being removed: the rest goes with the last container"
+                todo += "; nothing if the runtime is being removed: the rest goes with the last container"
             yield finding.problem(_CHECK, error.what, todo)
         return
     except OSError as error:

@@ -144,7 +144,7 @@ def of_pods_containers(
             text = (
                 f"container {name} of {labels.get(uid, f'pod {uid}')} was created {int(age) // 60} minutes "
             )
-            text += "ago and never started, as where containerd was restarted in between: it holds its slice"
+            text += "ago and never started, as after a restart of containerd in between: it holds its slice"
             todo = f"the pod's next try ends it; if there is none: kill -9 {grant.pid}"
             yield finding.problem(_CHECK, text, todo)
     for each in allocations:

@@ -53,7 +53,7 @@ def _wrong(root: str, node: Node) -> Iterator[Finding]:
         )
         return
     if not stat.S_ISCHR(there.st_mode):
-        yield finding.problem(_CHECK, f"{path} is no character device", f"rm -r {path} && {make}")
+        yield finding.problem(_CHECK, f"{path} is not a character device", f"rm -r {path} && {make}")
     elif there.st_rdev != os.makedev(node.major, node.minor):
         numbers = f"{os.major(there.st_rdev)}:{os.minor(there.st_rdev)}, not {node.major}:{node.minor}"
         yield finding.problem(_CHECK, f"{path} has the numbers {numbers}", f"rm {path} && {make}")

@@ -185,7 +185,7 @@ class Registrations:
             for each in due:
                 self._register(each)
             if due:
-                self._log(f"the kubelet has taken {', '.join(each.resource for each in due)}")
+                self._log(f"the kubelet has accepted {', '.join(each.resource for each in due)}")
             elif self._problem and self.is_registered:
                 self._log("the kubelet is there again, and follows all lists")
             if due or self.is_registered:
@@ -194,7 +194,7 @@ class Registrations:
             problem = str(error)
             if problem != self._problem:
                 self._problem = problem
-                self._log(f"{problem}; it is tried again each second")
+                self._log(f"{problem}; it is tried again every second")
 
     def _drop_unwatched(self) -> None:
         """Counts resources that the kubelet has dropped as unknown: if another plugin registered the

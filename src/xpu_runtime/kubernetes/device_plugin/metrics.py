@@ -61,7 +61,7 @@ class Metrics:
         )
         self._seconds = Summary(
             "call_seconds",
-            "How long these calls took.",
+            "Time of these calls.",
             ("call",),
             namespace=_PREFIX,
             registry=self.registry,
@@ -107,7 +107,7 @@ class _State(Collector):
         )
         yield CounterMetricFamily(
             f"{_PREFIX}_registrations",
-            "Resources that a kubelet has taken, again after each restart of it.",
+            "Resources that a kubelet has accepted, again after each of its restarts.",
             now.registrations,
         )
         yield GaugeMetricFamily(
@@ -152,7 +152,7 @@ def server(listen: str, metrics: Metrics, problem: Callable[[], str]) -> Server:
         ipaddress.ip_address(where)
         listening = address.bound(where, port)
     except ValueError:
-        raise ConfigError(f"{listen!r} is no ADDRESS:PORT", "such as 0.0.0.0:9402") from None
+        raise ConfigError(f"{listen!r} is not ADDRESS:PORT", "such as 0.0.0.0:9402") from None
     except OSError as error:
         raise ConfigError(f"metrics cannot be served on {error.filename}: {error.strerror}") from None
     found = Server()

@@ -176,12 +176,13 @@ def check_size(cards: Sequence[Card], resources: Resources) -> None:
         if size > MOST_BYTES and resources.kind(resource) != MEMORY:
             what = f"the list of {resource} for {len(cards)} devices has {size >> 20} MiB"
             raise ConfigError(
-                f"{what}, and the kubelet takes {MOST_BYTES >> 20} MiB", "have fewer MIG devices on this node"
+                f"{what}, and the kubelet accepts {MOST_BYTES >> 20} MiB",
+                "have fewer MIG devices on this node",
             )
         if size > MOST_BYTES:
             raise ConfigError(
                 f"kubernetes.memory_unit: {_unit_text(resources.memory_unit)}: the list of {resource} has "
-                f"{size >> 20} MiB with it, and the kubelet takes {MOST_BYTES >> 20} MiB",
+                f"{size >> 20} MiB with it, and the kubelet accepts {MOST_BYTES >> 20} MiB",
                 f"a unit that fits this node is {_unit_text(_unit_that_fits(resource, cards, resources))}",
             )
 

@@ -174,12 +174,12 @@ class Offering:
             offer = offered(resource, self.cards, self._resources, *seen[1:])
             self.offers[resource] = offer
             if served.tell(offer):
-                self._log(f"{resource}: {len(offer.healthy)} of {len(offer.ids)} to be had")
+                self._log(f"{resource}: {len(offer.healthy)} of {len(offer.ids)} available")
 
     def _tell(self, part: str, problem: str) -> None:
         if problem != self._problems.get(part, ""):
             self._problems[part] = problem
-            self._log(problem or f"{part}: it is well again")
+            self._log(problem or f"{part}: it works again")
 
 
 def _containers_on(devices: Collection[str], allocation: Allocation) -> Iterator[ContainerName]:

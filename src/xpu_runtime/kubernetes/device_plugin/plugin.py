@@ -145,7 +145,7 @@ class Plugin:
             while not self._stop.is_set():
                 if not self._is_sole():
                     what = "the lock of the node's one device plugin was removed: a second could run"
-                    raise XpuError(what, "start it again, as a DaemonSet does by itself")
+                    raise XpuError(what, "start it again (a DaemonSet does this by itself)")
                 # The plugin registers only when the offer is known: the kubelet would take the devices for
                 # removed.
                 is_known, is_early = self._offering.inventory is not None, self._offering.is_about_to_tell
@@ -192,7 +192,7 @@ class Plugin:
             "the kubelet's folder": self._registered_at,
         }
         hang = [what for what, looked_at in rounds.items() if looked_at < since]
-        return f"not looked at for too long: {', '.join(hang)}" if hang else ""
+        return f"without an answer for too long: {', '.join(hang)}" if hang else ""
 
     def _look(self) -> None:
         self._offering.run(self._stop)
@@ -251,7 +251,7 @@ class Plugin:
             problem = str(error)
         if problem != self._told:
             self._told = problem
-            self._log(problem or "the configuration is well again")
+            self._log(problem or "the configuration is valid again")
         return self._last
 
     def _snapshot(self) -> metrics.Snapshot:

@@ -167,16 +167,16 @@ def not_assigned(pod: PodOnNode) -> XpuError:
     """The error for a pod without an assignment where the node places none itself."""
     if pod.is_static:
         return XpuError(
-            "a static pod is placed by no scheduler, and this node gives devices by the scheduler "
-            "extender's assignments alone (kubernetes.placement: extender)",
+            "no scheduler places a static pod, and this node gives devices by the scheduler "
+            "extender's assignments only (kubernetes.placement: extender)",
             "make it a pod of the API, such as a DaemonSet's, or have nodes place pods themselves "
             "(kubernetes.placement: node; docs/kubernetes.md, Variants)",
         )
     return XpuError(
-        "the pod has no assignment, and this node gives devices by assignments alone "
+        "the pod has no assignment, and this node gives devices by assignments only "
         "(kubernetes.placement: extender)",
-        "is kube-scheduler told of the extender, and of each of these names in its managedResources? "
-        "(docs/kubernetes.md, The scheduler) Where it is, leave out nodeName, and see schedulerName",
+        "does kube-scheduler's configuration have the extender, with these names in its managedResources? "
+        "(docs/kubernetes.md, The scheduler) If so, leave out nodeName, and check schedulerName",
     )
 
 

@@ -257,7 +257,7 @@ class Pods:
         inventory, config = self._inventory(), self._config()
         if inventory is None:
             raise _NotToldYetError(
-                "the drivers have not told yet which devices this node has", "see `xpu doctor`"
+                "the drivers have not yet reported the devices of this node", "see `xpu doctor`"
             )
         if pod.assignment:
             assigned = assignment.read(pod.assignment, assignment.read_keys(config.kubernetes_keys))

@@ -97,7 +97,7 @@ def unknown_policy(labels: Mapping[str, str]) -> str:
     if name is None or labels[name] in POLICIES:
         return ""
     hint = did_you_mean(labels[name], POLICIES, f"it takes {' and '.join(POLICIES)}")
-    return f"label {name}={labels[name]} is unknown, and counts for nothing: {hint}"
+    return f"label {name}={labels[name]} is unknown and has no effect: {hint}"
 
 
 def _devices(rows: Sequence[Row], reserved: Mapping[str, Shares]) -> NodeDevices:

@@ -33,7 +33,7 @@ class Keys:
             try:
                 self._keys = assignment.read_keys(self._path)
             except assignment.AssignmentError as error:
-                problem = f"{error}; the keys that were there before go on"
+                problem = f"{error}; the earlier keys stay in use"
             if list(self._keys.items()) != list(before.items()):  # the first one signs
                 self._log(f"{self._path} is read again: {', '.join(self._keys)}")
             if problem not in ("", self._problem):

@@ -118,7 +118,7 @@ class Leadership:
                 todo = "it is tried again"
                 if error.status == 404:
                     todo = "apply the manifests again, it is one of them (Argo CD leaves Leases out)"
-                self._tell(f"the lease {self._name} cannot be had: {error}; {todo}")
+                self._tell(f"the lease {self._name} cannot be taken: {error}; {todo}")
             self._stop.wait(self._times.retry)
 
     def _begin(self, term: int, read: Callable[[], object]) -> None:

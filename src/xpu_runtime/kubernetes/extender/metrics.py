@@ -19,7 +19,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 _PREFIX = "xpu_extender"
 _PODS = (
     "Pods that ask for devices, by state: waiting, binding, bound; held (they wait, and a place is held for "
-    "their group) and unverified (bound, and their assignment proves nothing)."
+    "their group) and unverified (bound, with an assignment that is not valid)."
 )
 #: For each number of Cluster.counts: the metric, its labels, and its help.
 _GAUGES: tuple[tuple[str, str, dict[str, str], str], ...] = (

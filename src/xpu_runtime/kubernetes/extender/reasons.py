@@ -121,7 +121,7 @@ class Reasons:
     def _figure(self, cards: Cards, position: int, memory: int, cores: int, is_free: bool) -> str:
         only, total, most = self._only, cards.totals[position], cards.capacities[position]
         if only is not None and only.is_whole:
-            others = f"is {'partly' if memory else 'all'} used by containers that are no pods"
+            others = f"is {'partly' if memory else 'all'} used by containers outside of pods"
             return "unused" if memory == most else "in use" if is_free else others
         if only is not None and only.memory_bytes is None:
             amount = f"{room.shares_left(total, memory, cores)} shares"

@@ -209,7 +209,7 @@ class Extender:
         try:
             arguments = json.loads(body)
             if not isinstance(arguments, dict):
-                raise WrongRequest("the request is no JSON object")
+                raise WrongRequest("the request is not a JSON object")
             value = verb(arguments)
         except WrongRequest as error:
             return "error", refused(str(error))
@@ -253,8 +253,10 @@ class Extender:
             held: dict[str, int] = {}
             for each in self._cluster.expire():
                 if each.hold is None:
-                    self._log(f"whether the pod {each.uid} was bound is not known: its place is free again")
+                    self._log(
+                        f"it is not known whether the pod {each.uid} was bound: its place is free again"
+                    )
                 elif not each.hold.failure:  # of the others that is nothing new
                     held[each.hold.group] = held.get(each.hold.group, 0) + 1
             for group, count in held.items():
-                self._log(f"group {group}: {count} held places are free again, as no bind has come")
+                self._log(f"group {group}: {count} held places are free again, because no bind came")

@@ -226,7 +226,7 @@ def _pod_and_nodes(args: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str
         raise WrongRequest("there are neither NodeNames nor Nodes")
     if names is not None:
         if not isinstance(names, list):
-            raise WrongRequest("NodeNames is no list")
+            raise WrongRequest("NodeNames is not a list")
         return pod, names, None
     items = nodes.get("items") or []
     return pod, [node["metadata"]["name"] for node in items], items

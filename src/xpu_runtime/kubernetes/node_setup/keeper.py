@@ -47,7 +47,7 @@ def keep(keys: str, write: Callable[[bytes], bool]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     if read(keys) is None:
         # A cluster without the extender has none.
-        say(f"no keys in {keys}: they are looked for each {_PAUSE_S:.0f} s")
+        say(f"no keys in {keys}: they are looked for every {_PAUSE_S:.0f} s")
     # The present content does not count: the Secret may have changed since the init container has read it.
     written = tried = None
     again_at, pause = 0.0, _PAUSE_S
@@ -82,14 +82,14 @@ def is_removed(api: Api, namespace: str, daemonset: str, node: str) -> bool:
         if error.status == 404:
             return True
         if error.status == 403:
-            say(f"the rights to see DaemonSet {daemonset} are gone: it is taken for removed")
+            say(f"the rights to see DaemonSet {daemonset} are gone: it counts as removed")
             return True
         if error.status == 401:
-            say(f"DaemonSet {daemonset} was removed, or this pod by force: one in its place is waited for")
+            say(f"DaemonSet {daemonset} was removed, or this pod by force: waiting for its replacement")
             time.sleep(_REPLACED_S)
             return True
         say(
-            f"whether DaemonSet {daemonset} was removed is not known, so nothing is taken away: {error}",
+            f"it is not known whether DaemonSet {daemonset} was removed, so nothing is removed: {error}",
             error=True,
         )
         return False
@@ -117,7 +117,7 @@ def _is_disabled(api: Api, node: str) -> bool:
     try:
         labels = api.get(f"/api/v1/nodes/{node}")["metadata"].get("labels") or {}
     except ApiError as error:
-        say(f"whether node {node} is labelled {_OURS}={_DISABLED} is not known: {error}", error=True)
+        say(f"it is not known whether node {node} is labelled {_OURS}={_DISABLED}: {error}", error=True)
         return False
     return bool(labels.get(_OURS) == _DISABLED)
 
@@ -128,7 +128,7 @@ def check_pod(api: Api, namespace: str, node: str, uid: str) -> None:
     A kubelet before 1.22 may restart an init container of a pod that was deleted by force, after that of the
     pod in its place: it would pass for the last installer. Its token may still be accepted for 10 s.
     """
-    deleted = ConfigError("this pod was deleted", "nothing: the one in its place installs the runtime")
+    deleted = ConfigError("this pod was deleted", "do nothing: its replacement installs the runtime")
     try:
         pods, _ = api.list(
             f"/api/v1/namespaces/{namespace}/pods",
@@ -140,7 +140,7 @@ def check_pod(api: Api, namespace: str, node: str, uid: str) -> None:
         if error.status == 401:
             raise deleted from None
         # The one in its place must not wait: the pod that was deleted may be about to take the runtime away.
-        say(f"whether this pod was deleted is not known: {error}", error=True)
+        say(f"it is not known whether this pod was deleted: {error}", error=True)
         return
     if uid not in pods:
         raise deleted

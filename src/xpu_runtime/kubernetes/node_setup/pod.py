@@ -63,7 +63,7 @@ def uninstall(init: int, api: Api | None, installer: str = "") -> None:
     if status == setup.KEPT:
         return
     if status not in (0, setup.PENDING):
-        raise ConfigError("the runtime was not taken from the node", "see the line above")
+        raise ConfigError("the runtime was not removed from the node", "see the line above")
     if api is not None:
         keeper.unlabel(api, node_name(), is_pending=status == setup.PENDING)
 

@@ -124,7 +124,7 @@ def _uninstall(pod: str) -> int:
     done = _done()
     installer = (done or {}).get("pod")
     if pod and installer and installer != pod:
-        say("another pod has installed the runtime since: nothing is taken away")
+        say("another pod has installed the runtime since: nothing is removed")
         return KEPT
     if done is None and not os.path.isdir(tree.PREFIX):
         say("nothing is installed here")
@@ -211,7 +211,7 @@ def _write_keys(settings: Settings) -> None:
         write_keys(settings.keys)
     elif settings.values.get("placement") == "extender":
         raise ConfigError(
-            "there is no Secret xpu-keys with a key `keys`, which verifies what the extender assigns",
+            "there is no Secret xpu-keys with a key `keys`, which verifies the extender's assignments",
             "make it: packaging/kubernetes/make-secrets",
         )
 

@@ -56,7 +56,7 @@ def copy(source: str, prefix: str) -> bool:
 def remove(prefix: str) -> None:
     """Removes the tree, and the rest of an interrupted copy. OSError."""
     if os.path.realpath(prefix).count("/") < 2:
-        raise ConfigError(f"{prefix} is no folder of an installation")
+        raise ConfigError(f"{prefix} is not an installation's folder")
     old = f"{prefix}.old"
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(old)

@@ -57,7 +57,7 @@ class Nvml(Limits):
         from xpu_runtime.linux.library import Library  # most starts that come here hold no limit by it
 
         if not self._path:
-            raise DeviceError("the driver is gone, and with it the limits that it held", "see `xpu devices`")
+            raise DeviceError("the driver is gone, with the limits that it held", "see `xpu devices`")
         try:
             self._library = Library(self._path)
         except OSError as error:

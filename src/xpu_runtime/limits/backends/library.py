@@ -230,5 +230,5 @@ def cannot_see(kind: str, capabilities: tuple[str, ...]) -> str | None:
     what = "memory" if kind == MEMORY else "work on the device"
     return (
         f"XPU_CAPABILITIES asks for {', '.join(shown)}, whose {what} the interposer libraries do not see "
-        "(compute, utility and video can be had)"
+        "(they see compute, utility and video)"
     )

@@ -152,8 +152,8 @@ class Mps(Library):
         if kind != CORES or after <= before:
             return ""
         return (
-            "more is for programs that start from now on: those that run keep the active thread percentage "
-            f"that they started with under MPS; where that is less than {after}%, start them again"
+            "only programs that start from now on get more: running ones keep their active thread percentage "
+            f"under MPS; if it is less than {after}%, start them again"
         )
 
     def problem(self, grant: Grant) -> XpuError | None:
@@ -183,7 +183,7 @@ class Mps(Library):
             return None
         return XpuError(
             f"a program's fatal error has stopped the MPS server of {device}: it takes no new program until "
-            "all that it has have ended",
+            "its present ones have ended",
             _RESTART,
         )
 
@@ -250,7 +250,7 @@ def _unavailable(inventory: Inventory, device: Device) -> str | None:
 
 def _cannot_serve(request: Request) -> str | None:
     if request.count > 1 or len(request.selectors) > 1 or request.choice == "all":
-        return "mps serves one device a container: there is a daemon for each, and a program can have one"
+        return "mps serves one device per container: each has its daemon, and a program can use one"
     from xpu_runtime.limits import pages
 
     if pages.needs_agent(request.sched, request.priority):

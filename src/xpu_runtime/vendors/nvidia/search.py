@@ -56,7 +56,7 @@ class Found(Value):
     #: in `engines_folder`.
     by_caller: bool = False
     engines_folder: str = ""
-    #: Where there is no driver: a folder that has one and is not taken, and why.
+    #: Where there is no driver: a folder with one that is not used, and why.
     refused_folder: str = ""
     refused: str = ""
 
@@ -81,7 +81,7 @@ class Found(Value):
         text = f"{NVML} is neither in {self.cache}{more} nor in {known} and the like"
         if not self.refused:
             return text
-        return f"{text}; {self.refused_folder} has it and is not taken, as {self.refused}"
+        return f"{text}; {self.refused_folder} has it but is not used: {self.refused}"
 
 
 def search(root: str) -> Found:

@@ -161,8 +161,8 @@ def test_a_cap_changes_live_and_new_programs_get_more(card: Node, bundles: Bundl
     assert card.xpu("set", container, "--cores", "10").stderr == ""
     assert (in_force(), program()) == (10, "device 0: under MPS, 12\n")  # the pacer holds the rest
     told = card.xpu("set", container, "--cores", "60", "--mem", "6G").stderr
-    assert "more is for programs that start from now on" in told
-    assert "where that is less than 60%, start them again" in told
+    assert "only programs that start from now on get more" in told
+    assert "if it is less than 60%, start them again" in told
     assert (in_force(), program()) == (60, "device 0: under MPS, 24\n")
     seen = card.oci("exec", container, "cuda-probe", "alloc", "5000").stdout
     assert "allocating 5000 MiB: CUDA_SUCCESS" in seen
@@ -240,7 +240,7 @@ def test_requests_that_mps_cannot_serve_are_refused_with_the_reason(node: Node, 
     node.xpu("sim", "down")
     node.sim("2xT4")
     for words, why in (
-        (("XPU_MEM=4G", "XPU_COUNT=2"), "mps serves one device a container"),
+        (("XPU_MEM=4G", "XPU_COUNT=2"), "mps serves one device per container"),
         (("XPU_CORES=30", "XPU_SCHED=burst"), "mps supports neither XPU_SCHED nor XPU_PRIORITY"),
     ):
         done = node.run(bundles(MPS, *words))

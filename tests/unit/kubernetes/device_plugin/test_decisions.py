@@ -124,9 +124,9 @@ def test_an_assignment_says_which_card_it_is(there: Node) -> None:
     [
         (
             {},
-            "the pod has no assignment, and this node gives devices by assignments alone "
-            "(kubernetes.placement: extender): is kube-scheduler told of the extender, and of each of these "
-            "names in its managedResources? (docs/kubernetes.md, The scheduler)",
+            "the pod has no assignment, and this node gives devices by assignments only "
+            "(kubernetes.placement: extender): does kube-scheduler's configuration have the extender, with "
+            "these names in its managedResources? (docs/kubernetes.md, The scheduler)",
         ),
         (
             assigned(key=bytes(32)),
@@ -140,7 +140,7 @@ def test_an_assignment_says_which_card_it_is(there: Node) -> None:
         ),
         (
             {"annotations": {"kubernetes.io/config.mirror": "0123456789abcdef" * 2}},
-            "a static pod is placed by no scheduler",
+            "no scheduler places a static pod",
         ),
     ],
     ids=["missing", "forged", "copied", "elsewhere", "nonsense", "static"],
@@ -153,7 +153,7 @@ def test_an_assignment_that_proves_nothing_is_refused_and_the_pod_says_why(
     ((reason, message),) = there.events()
     assert reason == "XPURefused" and message.startswith(problem)
     # A static pod has no scheduler that could name a node.
-    is_static = problem.startswith("a static pod")
+    is_static = problem.startswith("no scheduler places a static pod")
     assert ("kubernetes.placement: node" in message) is is_static
     with pytest.raises(XpuError) as refused:
         there.start()

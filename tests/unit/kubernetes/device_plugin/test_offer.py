@@ -211,9 +211,9 @@ def test_a_list_that_no_unit_makes_shorter_is_refused_as_well() -> None:
 
 
 def test_a_resource_that_is_not_known_is_no_percentage_of_cores() -> None:
-    with pytest.raises(ValueError, match=r"example\.com/other is no resource"):
+    with pytest.raises(ValueError, match=r"example\.com/other is not a known resource"):
         offer.units("example.com/other", card(0, 1), RESOURCES)
-    with pytest.raises(ValueError, match=r"example\.com/other is no resource"):
+    with pytest.raises(ValueError, match=r"example\.com/other is not a known resource"):
         offer.free_units("example.com/other", card(0, 1), Use(), RESOURCES)
 
 

@@ -54,7 +54,7 @@ def test_a_thread_that_hangs_is_told_of(
     life.start()
     try:
         assert one.problem() == ""
-        until(lambda: one.problem() == f"not looked at for too long: {what}", "it is told")
+        until(lambda: one.problem() == f"without an answer for too long: {what}", "it is told")
     finally:
         goes_on.set()
         one.stop()
@@ -125,8 +125,8 @@ def test_while_the_drivers_do_not_answer_all_is_unhealthy(
         offer = one._offering.offers[MEMORY]
         assert (len(offer.healthy), len(offer.ids)) == (healthy, 15)
         assert one._offering.drivers_answer is not bool(problem)
-    said = [line for line in log if line in ("the driver does not answer", "drivers: it is well again")]
-    assert said == ["the driver does not answer", "drivers: it is well again"]
+    said = [line for line in log if line in ("the driver does not answer", "drivers: it works again")]
+    assert said == ["the driver does not answer", "drivers: it works again"]
 
 
 def test_of_the_pods_of_all_nodes_those_of_this_one_are_asked_for(

@@ -282,7 +282,7 @@ def test_drivers_that_have_not_told_yet_refuse_no_pod_before_they_had_time(
     began = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: began + 30)
     pods.reconcile({})
-    assert told == ["the drivers have not told yet which devices this node has: see `xpu doctor`"]
+    assert told == ["the drivers have not yet reported the devices of this node: see `xpu doctor`"]
 
 
 def test_an_author_who_changes_the_reason_of_a_refusal_makes_few_events(

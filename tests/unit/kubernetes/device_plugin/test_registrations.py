@@ -229,7 +229,7 @@ def test_a_kubelet_that_answers_too_late_has_taken_the_lists_that_it_follows(
         assert there.registered == ["example.com/a"]
         # The problem is logged once, and its end once.
         told = "the kubelet is there again, and follows all lists"
-        assert log == ["the kubelet does not answer; it is tried again each second", told]
+        assert log == ["the kubelet does not answer; it is tried again every second", told]
         os.rename(there.plugins / "kubelet.sock", there.plugins / "moved")
         for _ in range(2):
             found.look()

@@ -76,7 +76,7 @@ def test_a_pod_that_its_node_refused_is_named_and_its_amounts_are_not_free(
 
     assert " 3/15 GiB " in done.stdout
     assert "node n1 has nothing reserved for team/p0, team/p1, " in done.stderr
-    assert "team/p3 and 5 more (yet, or it refuses" in done.stderr
+    assert "team/p3 and 5 more (not yet, or refused" in done.stderr
     assert (node["cards"][0]["pods"], len(node["waiting"])) == (10, 9)
 
 
@@ -159,7 +159,7 @@ def test_where_no_pod_comes_it_is_said_of_each_card_and_a_silent_node_gets_a_lin
         ["-/15", "GiB", "-", "cordoned"],
         ["-/15", "GiB", "-", "Xid", "79"],
     )
-    says = "it has the runtime, and its device plugin has said nothing yet"
+    says = "it has the runtime, and its device plugin has not reported yet"
     assert done.stderr == f"xpu: node n2: {says}\n"
     assert [(each["why"], each["problem"]) for each in both] == [("cordoned", None), (None, says)]
     assert [card["why"] for card in both[0]["cards"]] == ["cordoned", "Xid 79"]
@@ -209,4 +209,4 @@ def test_uninstall_says_how_many_nodes_are_not_done(answers: Answers, kubeconfig
 
     assert done.exit_code != 0
     assert "nodes left: 3" in done.stdout
-    assert "3 nodes are not done" in str(done.exception)
+    assert "3 nodes are not finished" in str(done.exception)

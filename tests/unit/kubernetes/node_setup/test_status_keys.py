@@ -91,4 +91,4 @@ def test_where_no_node_tells_of_a_key_it_says_so(answers: Answers, kubeconfig: P
     done = _run(kubeconfig)
 
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "no node tells of a key" in done.stderr
+    assert "no node reports a key" in done.stderr
