@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import TypedDict
 
 import click
@@ -123,16 +124,17 @@ def _inventory(config: Config) -> Inventory:
         return Inventory(root, is_simulated, (), (), ())
 
 
-def variable_of(device: str, inventory: Inventory, config: Config) -> str:
-    """The variable that an engine adds for `device`, as `--device` has it; click.UsageError if it is none of
-    ours."""
+def variables_of(devices: Sequence[str], inventory: Inventory, config: Config) -> list[str]:
+    """The variables that an engine adds for `devices`, in the words of `--device`. click.UsageError if one is
+    not ours."""
     known = {
         f"{KIND}={name}": variable(name, part) for name, part in content.devices(inventory, config).items()
     }
-    if device not in known:
-        told = f"there is no CDI device {device!r} of ours: `xpu cdi list` shows them"
-        raise click.UsageError("; ".join(filter(None, (told, did_you_mean(device, known)))))
-    return known[device]
+    for device in devices:
+        if device not in known:
+            text = f"there is no CDI device {device!r} of ours: `xpu cdi list` shows them"
+            raise click.UsageError("; ".join(filter(None, (text, did_you_mean(device, known)))))
+    return [known[device] for device in devices]
 
 
 def notes(inventory: Inventory, config: Config) -> list[str]:

@@ -107,7 +107,7 @@ def explain(
         oci_spec.read(oci_spec.path_in(bundle)) if bundle else {"linux": {"namespaces": [{"type": "mount"}]}}
     )
     config = load()
-    given = [cdi.variable_of(device, _inventory(config), config) for device in devices]
+    given = cdi.variables_of(devices, _inventory(config), config) if devices else []
     _add(spec, (*variables, *given), annotations, privileged)
     mode, why = start_mode.choose(config, spec, systemd_cgroup, _runtime(config))
     if devices:
