@@ -26,6 +26,7 @@ from xpu_runtime.linux import files, proc
 from xpu_runtime.observe import docker_api
 from xpu_runtime.observe import engine as engine_processes
 from xpu_runtime.observe.engine import LAUNCHER, Process
+from xpu_runtime.textfile import TextFile
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import cdi_file
 
@@ -95,8 +96,18 @@ def _engine(name: str) -> Iterator[_Caller]:
     for process in processes:
         if not (_knows(name, process) or of_process[process.pid] in named):
             continue
-        _say(f"{known.PROGRAM} (process {process.pid}) knows {RUNTIME_NAME} until: {known.AFTER_UNCONFIGURE}")
+        until = _until(known, of_process[process.pid])
+        _say(f"{known.PROGRAM} (process {process.pid}) knows {RUNTIME_NAME} until: {until}")
         yield from _caller(process.pid, f"{known.PROGRAM} (process {process.pid}), until it is restarted")
+
+
+def _until(known: Engine, path: str) -> str:
+    """What makes the engine forget us."""
+    try:
+        file = textfile.read(path)
+    except (XpuError, OSError):  # the engine has read it before it became so
+        file = TextFile(path, path, "", None)
+    return known.after_change(file, True)
 
 
 def _unconfigure(known: Engine, path: str) -> bool:

@@ -64,7 +64,7 @@ def configure(
     _check_folder(name, path, known)
     file = textfile.read(path or known.DEFAULT_PATH)
     edits = known.configure(file, program, set_as_default)
-    then = _dockerds_next(file, edits) or _next(name, file) or known.AFTER_CONFIGURE
+    then = _dockerds_next(file, edits) or known.after_change(file, False)
     _carry_out(file, edits, dry_run, f"For the change to take effect: {then}")
 
 
@@ -86,7 +86,7 @@ def unconfigure(name: str, path: str | None, dry_run: bool) -> None:
         _refuse(docker_flags.needs_us(process))
     if known.runtime_path(file) is not None:
         _refuse(podman_containers.in_the_way(known))
-    then = _next(name, file) or known.AFTER_UNCONFIGURE
+    then = known.after_change(file, True)
     _carry_out(file, edits, dry_run, f"For the change to take effect: {then}")
 
 
@@ -109,15 +109,6 @@ def _dockerds_next(file: TextFile, edits: tuple[Edit, ...]) -> str:
         _refuse(docker_flags.conflict(process, file.path, data))
     told = dict.fromkeys(docker_flags.after_configure(process, data) for process in processes)
     return next((each for each in told if each != docker.AFTER_CONFIGURE), "")
-
-
-def _next(name: str, file: TextFile) -> str:
-    """What makes a containerd read its file, which systemd may not have started; "" for other engines."""
-    if name != "containerd":
-        return ""
-    from xpu_runtime.engines import containerd  # for the other engines it would be in vain
-
-    return containerd.after_change(file)
 
 
 def _refuse(error: ConfigError | None) -> None:

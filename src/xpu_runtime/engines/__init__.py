@@ -22,15 +22,13 @@ RUNTIME_NAME = "xpu"
 
 
 class Engine(Protocol):
-    """The names of each module here. They are the program, its file, the options that name another file, and
-    the command that makes the program read the file. They are also the two changes, our runtime's path in the
-    file (None: none), and all files that count."""
+    """The names of each module here. They are the program, its file, and the options that name another file.
+    They are also the two changes, our runtime's path in the file (None: none), all files that count, and what
+    makes the program read the file again, after our runtime was added or removed."""
 
     PROGRAM: str
     DEFAULT_PATH: str
     CONFIG_OPTIONS: tuple[str, ...]
-    AFTER_CONFIGURE: str
-    AFTER_UNCONFIGURE: str
 
     @staticmethod
     def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]: ...
@@ -46,6 +44,9 @@ class Engine(Protocol):
 
     @staticmethod
     def unconfigure(file: TextFile) -> tuple[Edit, ...]: ...
+
+    @staticmethod
+    def after_change(file: TextFile, is_removed: bool) -> str: ...
 
 
 def engine(name: str) -> Engine:

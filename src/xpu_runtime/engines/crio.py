@@ -15,7 +15,6 @@ from xpu_runtime.textfile import Edit, TextFile
 PROGRAM = "crio"
 DEFAULT_PATH = "/etc/crio/crio.conf.d/99-xpu.conf"
 CONFIG_OPTIONS: tuple[str, ...] = ()
-AFTER_CONFIGURE = AFTER_UNCONFIGURE = "systemctl restart crio (containers go on)"
 
 _RUNTIMES = ("crio", "runtime", "runtimes")
 _RUNTIME = (*_RUNTIMES, RUNTIME_NAME)
@@ -57,3 +56,8 @@ def runtime_path(file: TextFile) -> str | None:
     """The program that the file names as our runtime; None if it names none. ConfigError."""
     path = _drop_in.of(file, (*_RUNTIME, "runtime_path"))
     return path if isinstance(path, str) else None
+
+
+def after_change(_file: TextFile, _is_removed: bool) -> str:
+    """The command that makes cri-o read the file."""
+    return "systemctl restart crio (containers go on)"

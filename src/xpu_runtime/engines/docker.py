@@ -353,3 +353,8 @@ def _remove(text: str, start: int, key: str) -> str:
     if len(members) > 1:
         return apply(text, [(members[0].start, members[1].start, "")])
     return apply(text, [(start + 1, _skip(text, members[0].end), "")])
+
+
+def after_change(_file: TextFile, is_removed: bool) -> str:
+    """The command that makes a dockerd of the package read the file."""
+    return AFTER_UNCONFIGURE if is_removed else AFTER_CONFIGURE

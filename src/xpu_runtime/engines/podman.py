@@ -16,9 +16,6 @@ from xpu_runtime.textfile import Edit, TextFile
 PROGRAM = "podman"
 DEFAULT_PATH = "/etc/containers/containers.conf.d/99-xpu.conf"
 CONFIG_OPTIONS: tuple[str, ...] = ()
-AFTER_CONFIGURE = AFTER_UNCONFIGURE = (
-    "systemctl restart podman, where its service runs (podman itself reads it at each command)"
-)
 
 _RUNTIME = ("engine", "runtimes", RUNTIME_NAME)
 _JSON = ("engine", "runtime_supports_json")
@@ -57,3 +54,8 @@ def runtime_path(file: TextFile) -> str | None:
     """The program that the file names as our runtime; None if it names none. ConfigError."""
     named = _drop_in.of(file, _RUNTIME)
     return str(named[0]) if isinstance(named, list) and named else None
+
+
+def after_change(_file: TextFile, _is_removed: bool) -> str:
+    """The command that makes podman's service read the file."""
+    return "systemctl restart podman, where its service runs (podman itself reads it at each command)"

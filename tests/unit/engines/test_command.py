@@ -38,7 +38,8 @@ def test_every_engine_module_has_the_names_that_the_command_uses() -> None:
         known = engine(name)
         assert os.path.isabs(known.DEFAULT_PATH)
         assert callable(known.configure) and callable(known.unconfigure)
-        assert known.AFTER_CONFIGURE and known.AFTER_UNCONFIGURE
+        file = textfile.read(known.DEFAULT_PATH)
+        assert known.after_change(file, False) and known.after_change(file, True)
 
 
 @pytest.mark.parametrize("name", ENGINES)

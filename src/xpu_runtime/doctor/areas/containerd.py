@@ -50,7 +50,7 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
             return
         yield finding.problem(_CHECK, error.what, f"mend it: {who} does not start with it")
         return
-    restart = containerd.after_change(file)
+    restart = containerd.after_change(file, False)
     again = f"xpu runtime configure containerd{option}, then {restart}"
     if ours is None:
         text = f"{path} does not name xpu, which only Kubernetes needs"

@@ -68,7 +68,6 @@ def _of_podman() -> Iterator[Finding]:
 
 def _of_crio(processes: list[Process]) -> Iterator[Finding]:
     path = crio.DEFAULT_PATH
-    again = f"xpu runtime configure crio, then {crio.AFTER_CONFIGURE}"
     try:
         file = textfile.read(path)
         ours = crio.runtime_path(file)
@@ -77,6 +76,8 @@ def _of_crio(processes: list[Process]) -> Iterator[Finding]:
     except ConfigError as error:
         yield _unread(_CRIO, error, "cri-o")
         return
+    restart = crio.after_change(file, False)
+    again = f"xpu runtime configure crio, then {restart}"
     if ours is None:
         text = f"{path} does not name xpu, which a RuntimeClass needs"
         is_node = bool(processes and engine.running("kubelet"))
@@ -88,7 +89,7 @@ def _of_crio(processes: list[Process]) -> Iterator[Finding]:
     for process in processes:
         if wrong is None and (changed := engine.changed_since(process, sources)):
             text = f"crio (process {process.pid}) has not read {listed(changed)}, changed after its start"
-            wrong = finding.problem(_CRIO, text, crio.AFTER_CONFIGURE)
+            wrong = finding.problem(_CRIO, text, restart)
     yield wrong or finding.ok(_CRIO, f"{path} names xpu ({ours})")
 
 

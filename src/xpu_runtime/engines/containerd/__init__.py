@@ -36,9 +36,7 @@ from xpu_runtime.textfile import Edit, TextFile
 PROGRAM = "containerd"
 DEFAULT_PATH = "/etc/containerd/config.toml"
 CONFIG_OPTIONS = ("--config", "-c")
-AFTER_CONFIGURE = AFTER_UNCONFIGURE = (
-    "systemctl restart containerd (without systemd: end containerd, and start it as before)"
-)
+_RESTART = "systemctl restart containerd (without systemd: end containerd, and start it as before)"
 
 #: The annotations that ask for an XPU must reach the runtime; containerd passes only those named here.
 _ANNOTATIONS = "yoyoworks.com/*"
@@ -193,10 +191,10 @@ def unconfigure(file: TextFile) -> tuple[Edit, ...]:
     return (*edits, *_without_ours(there, data))
 
 
-def after_change(file: TextFile) -> str:
+def after_change(file: TextFile, _is_removed: bool) -> str:
     """What makes this containerd read its file: a Kubernetes distribution starts its own."""
     maker = reader.maker_of(file)
-    return f"restart {maker}, which starts this containerd" if maker else AFTER_CONFIGURE
+    return f"restart {maker}, which starts this containerd" if maker else _RESTART
 
 
 def _without_ours(there: list[TextFile], data: dict[str, Any], runtime_path: str = "") -> list[Edit]:
