@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,22 @@ def test_a_hook_that_is_gone_is_a_problem(file: Path) -> None:
     Path(paths.HOOK).unlink()
     (found,) = cdi.own(machine(NODE), str(file))
     assert found.state == PROBLEM and "no container with such a device starts" in found.text
+
+
+@pytest.mark.parametrize("change", [lambda text: text[:100], lambda text: text.replace("\n", "\r\n")])
+def test_a_file_that_was_cut_or_edited_above_its_hooks_is_a_problem(
+    file: Path, change: Callable[[str], str]
+) -> None:
+    file.write_bytes(change(content.text(NODE, DEFAULTS)).encode())
+    (found,) = cdi.own(machine(NODE), str(file))
+    assert (found.state, found.todo) == (PROBLEM, "xpu cdi generate")
+    assert f"{file} names no hook of ours" in found.text
+
+
+def test_a_folder_at_its_place_is_no_matter_of_the_user(file: Path) -> None:
+    file.mkdir()
+    (found,) = cdi.own(machine(NODE), str(file))
+    assert (found.state, found.todo) == (UNKNOWN, "move it away, then xpu cdi generate")
 
 
 def test_somebody_elses_file_at_its_place_is_told(file: Path) -> None:

@@ -40,7 +40,8 @@ def own(machine: Machine, path: str) -> Iterator[Finding]:
     try:
         found = cdi_file.there(path)
     except OSError as error:
-        yield finding.unknown(_CHECK, f"{path} cannot be read: {error.strerror}", "run it as root")
+        todo = "run it as root" if isinstance(error, PermissionError) else f"move it away, then {_AGAIN}"
+        yield finding.unknown(_CHECK, f"{path} cannot be read: {error.strerror}", todo)
         return
     if found is None and not os.path.lexists(path):
         text = f"{path} is not there: containers get slices by the runtime xpu alone, until `{_AGAIN}`"
@@ -48,7 +49,10 @@ def own(machine: Machine, path: str) -> Iterator[Finding]:
     elif found is None:
         text = f"{path} is not ours, so xpu does not keep it up to date"
         yield finding.warning(_CHECK, text, f"move it away, then {_AGAIN}")
-    elif not os.access(hook := _hook(found), os.X_OK):
+    elif not (hook := _hook(found)):
+        text = f"{path} names no hook of ours: it was edited or cut short, and engines may give none of it"
+        yield finding.problem(_CHECK, text, _AGAIN)
+    elif not os.access(hook, os.X_OK):
         text = f"{path} names {hook}, which is not there: no container with such a device starts"
         yield finding.problem(_CHECK, text, f"{_AGAIN}, or remove that file")
     elif hook != paths.HOOK:
