@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import stat
 
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.linux import files
@@ -64,10 +65,18 @@ def read(path: str) -> TextFile:
 def replaceable(path: str) -> str:
     """The file behind all symlinks at `path`, missing or not. ConfigError for a device, a pipe or a folder: a
     rename would put a file in its place."""
-    target = os.path.realpath(path)
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise ConfigError(f"{path} is not a regular file", "give another path; nothing was written")
-    return target
+    todo = "give another path; nothing was written"
+    try:
+        # By `path`, as /dev/stdout can lead to a pipe, which has no path. The kernel refuses to follow other
+        # users' links in /tmp (fs.protected_symlinks).
+        is_file = stat.S_ISREG(os.stat(path or ".").st_mode)
+    except FileNotFoundError:
+        is_file = True
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be replaced ({error.strerror})", todo) from error
+    if not is_file:
+        raise ConfigError(f"{path or repr(path)} is not a regular file", todo)
+    return os.path.realpath(path)
 
 
 def write(file: TextFile, text: str | None) -> None:

@@ -224,5 +224,7 @@ def test_a_file_for_node_exporter_is_whole_and_takes_no_devices_place(node: Node
     done = node.xpu("metrics", "--output", device, check=False)
     assert done.stderr == f"xpu: {device} is not a regular file: give another path; nothing was written\n"
     assert device.is_fifo()
+    done = node.xpu("metrics", "--output", "", check=False)
+    assert done.stderr == "xpu: '' is not a regular file: give another path; nothing was written\n"
     done = node.xpu("metrics", "--output", node.folder / "missing" / "xpu.prom", check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "missing" in done.stderr

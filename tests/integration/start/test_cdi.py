@@ -163,6 +163,12 @@ def test_only_a_file_is_replaced_by_output(node: Node, tmp_path: Path) -> None:
             f"xpu: {path} is not a regular file: give another path; nothing was written\n",
         )
         assert os.path.samestat(before, os.lstat(path))
+    # It leads to this test's pipe, which has no path.
+    done = node.xpu("cdi", "generate", "--output", "/dev/stdout", check=False)
+    assert done.stderr == "xpu: /dev/stdout is not a regular file: give another path; nothing was written\n"
+    (loop := tmp_path / "loop").symlink_to("loop")
+    done = node.xpu("cdi", "generate", "--output", loop, check=False)
+    assert "Too many levels of symbolic links" in done.stderr and loop.is_symlink()
     (target := tmp_path / "file").write_text("before")
     (link := tmp_path / "link.json").symlink_to(target)
     node.xpu("cdi", "generate", "--output", link)
