@@ -108,8 +108,8 @@ def renew(inventory: Inventory, config: Config) -> None:
 
 def write(path: str, content: str) -> None:
     """Puts a file with `content` at `path`, on the disk: engines refuse all its devices if a power cut leaves
-    it empty, and nobody would know it for ours. OSError."""
-    files.write_atomic(path, content.encode(), fsync=True)
+    it empty, and nobody would know it for ours. A link there stays: /etc may be read-only. OSError."""
+    files.write_atomic(os.path.realpath(path), content.encode(), fsync=True)
 
 
 def _above_devices(text: str) -> str:

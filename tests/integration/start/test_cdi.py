@@ -98,6 +98,13 @@ def test_the_file_follows_the_devices(node: Node) -> None:
     assert 'name: "0"' not in file.read_text()
     node.xpu("sim", "up", "--topology", "2xT4")
     assert 'name: "1"' in file.read_text()
+    file.rename(target := node.folder / "behind")
+    file.symlink_to(target)
+    node.xpu("sim", "down")
+    assert file.is_symlink() and 'name: "1"' not in target.read_text()
+    node.sim("1xT4")
+    node.xpu("cdi", "generate")
+    assert file.is_symlink()
     file.write_text("kind: yoyoworks.com/xpu\n")
     done = node.xpu("cdi", "generate", check=False)
     assert done.returncode == 1
