@@ -84,9 +84,9 @@ def stop(state: State, number: int | None, log: Log) -> None:
     the next start reaps its slices.
     """
     if os.path.isdir(paths.in_run_dir(paths.BUILDS)):  # otherwise no build step got anything
-        from xpu_runtime.delivery import made
+        from xpu_runtime.delivery import build_step_files
 
-        made.take_away(state.id)
+        build_step_files.take_away(state.id)
     if _MAYBE_OURS not in state.bundle:
         _stop(state, number, log)
         return

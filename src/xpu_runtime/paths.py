@@ -37,7 +37,7 @@ THIRD_PARTY_DIR = _PACKAGES if BY_PIP else os.path.join(LIB, "vendor")
 GRANT_FOLDERS = "slices"
 #: In the run folder: backends' files of devices (limits/per_device.py).
 DEVICE_FOLDERS = "devices"
-#: In the run folder: lists of files made in the root folders of builds' steps (delivery/made.py).
+#: In the run folder: lists of files made in the root folders of builds' steps (delivery/build_step_files.py).
 BUILDS = "builds"
 
 

@@ -23,7 +23,7 @@ from xpu_runtime.agent.grants import OpenGrants
 from xpu_runtime.agent.journal import Journal
 from xpu_runtime.agent.side_process import SideProcess
 from xpu_runtime.agent.start_workers import StartWorkers
-from xpu_runtime.agent.status import Door
+from xpu_runtime.agent.status import StatusSocket
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.compute import WHOLE
 from xpu_runtime.observe.samples import Utilization
@@ -49,7 +49,7 @@ class Agent:
     def __init__(
         self,
         opener: Callable[[], Callable[[], Utilization]],
-        beside: Sequence[SideProcess],
+        side_processes: Sequence[SideProcess],
         log: Callable[[str], None],
         has_lock: Callable[[], bool],
         metrics: Mapping[str, str | None],
@@ -58,9 +58,9 @@ class Agent:
         `listen` and `group` of the configuration, as they were read, for the status."""
         self._metrics = dict(metrics)
         self._has_lock = has_lock
-        self._door = Door()
+        self._status_socket = StatusSocket()
         self._workers = StartWorkers(log)
-        self._beside = beside
+        self._side_processes = side_processes
         self._journal = Journal(log)
         self._comparison = Comparison(opener, log)
         self._grants = OpenGrants(log)
@@ -97,9 +97,9 @@ class Agent:
             for each in card.slices:
                 each.free()
         self._comparison.close()
-        self._door.close(ours)
+        self._status_socket.close(ours)
         self._workers.close(ours)
-        for process in self._beside:
+        for process in self._side_processes:
             process.close(ours)
         self._grants.close()
 
@@ -111,9 +111,9 @@ class Agent:
             if not self._has_lock():
                 self.stop()
                 return now
-            self._door.look()
+            self._status_socket.look()
             self._workers.look()
-            for process in self._beside:
+            for process in self._side_processes:
                 process.look()
             self._journal.look()
             if self._grants.refresh():
@@ -145,7 +145,7 @@ class Agent:
 
     def _wait(self, due: int) -> None:
         answers = self._comparison.fileno()
-        fds = [self._woken.fileno(), *self._door.filenos(), *([] if answers is None else [answers])]
+        fds = [self._woken.fileno(), *self._status_socket.filenos(), *([] if answers is None else [answers])]
         if fds != self._polled:
             self._polled = fds
             self._poll = select.poll()
@@ -160,7 +160,7 @@ class Agent:
             self._woken.recv(64)
         if answers in readable:
             self._comparison.take(self._cards.values(), self._grants.by_folder)
-        self._door.serve(self.status)
+        self._status_socket.serve(self.status)
 
     def _arrange(self, now: int) -> None:
         """Puts the slices of all grants on their devices; known slices keep their state."""

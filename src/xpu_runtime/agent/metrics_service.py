@@ -38,7 +38,7 @@ def metrics_service(
 ) -> SideProcess:
     """The process that serves metrics by `config`; `log` takes problems. `unread` makes the metrics of a node
     whose driver hangs (its argument is the reason): those that need no driver."""
-    return SideProcess("what serves metrics", 0, lambda: _serve(config, make, unread, log), SOCKET, log)
+    return SideProcess("the metrics service", 0, lambda: _serve(config, make, unread, log), SOCKET, log)
 
 
 def _serve(

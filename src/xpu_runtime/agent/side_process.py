@@ -67,7 +67,7 @@ class SideProcess:
             self._live(agent)
 
     def close(self, ours: bool = True) -> None:
-        """`ours`: as of Door.close."""
+        """`ours`: as in StatusSocket.close."""
         if not self._child:
             return
         try:

@@ -75,7 +75,8 @@ class StartWorkers:
             )
 
     def close(self, ours: bool = True) -> None:
-        """Waits for a call that is under way, not for long: it ends by itself. `ours`: as of Door.close."""
+        """Waits for a call that is under way, not for long: it ends by itself. `ours`: as in
+        StatusSocket.close."""
         process = self._process
         self._forget(ours)
         if process is not None:

@@ -67,7 +67,7 @@ def remove(name: str) -> None:
         pass
 
 
-class Door:
+class StatusSocket:
     """The listening end, in a poll loop of the agent's own."""
 
     def __init__(self) -> None:

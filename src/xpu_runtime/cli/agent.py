@@ -11,10 +11,10 @@ from functools import partial
 import click
 
 from xpu_runtime import paths, version
+from xpu_runtime.agent.command_service import command_service
 from xpu_runtime.agent.loop import Agent
 from xpu_runtime.agent.metrics_service import metrics_service
 from xpu_runtime.agent.questions import answers_of, metrics_without_driver, open_driver
-from xpu_runtime.agent.reading import reading_service
 from xpu_runtime.cli.terminal.streams import log
 from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.config.load import load
@@ -49,13 +49,13 @@ def agent() -> None:
     try:
         with files.Lock(path, wait_s=0) as lock:
             config = _config()
-            beside = (
+            services = (
                 metrics_service(config, partial(answers_of, log), metrics_without_driver, log),
-                reading_service(log),
+                command_service(log),
             )
             metrics = {"listen": config.metrics_listen, "group": config.metrics_group}
-            there = [each for each in beside if each is not None]
-            service = Agent(partial(open_driver, log), there, log, lock.is_held, metrics)
+            side_processes = [each for each in services if each is not None]
+            service = Agent(partial(open_driver, log), side_processes, log, lock.is_held, metrics)
             log(f"xpu agent {version.VERSION} runs")
             if config.metrics_listen:
                 log(f"its page is http://{config.metrics_listen}/")

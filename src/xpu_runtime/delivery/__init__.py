@@ -3,5 +3,5 @@
 plan.py says which nodes, files and links, and where in this image; operations.py are its steps as values.
 container.py carries it out from the hook, in_root.py does links and the loader's cache. spec.py writes device
 rules into the spec, and everything where there is no mount namespace. contribution.py is what a backend adds.
-made.py removes from an image the files that a build's step was given.
+build_step_files.py removes from an image the files that a build's step was given.
 """

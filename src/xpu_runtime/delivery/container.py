@@ -38,7 +38,7 @@ def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = Tr
     """Carries out the plan for the container whose init is `pid`; ApplyError, with all undone, if that fails.
 
     Without `allow` its device cgroup has the rules already. `step`: the id of a container that is a step of a
-    build; made.py removes its files at its end.
+    build; build_step_files.py removes its files at its end.
     """
     if os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt"):
         raise ApplyError(
@@ -66,9 +66,9 @@ def carry_out(plan: Plan, pid: int, rootfs: str, spec: Spec, *, allow: bool = Tr
         finally:
             copies.close()
         if told:
-            from xpu_runtime.delivery import made  # few containers are steps of a build
+            from xpu_runtime.delivery import build_step_files  # few containers are steps of a build
 
-            made.write(step, rootfs, pid, told)
+            build_step_files.write(step, rootfs, pid, told)
     except BaseException:
         if allowed is not None:
             _disallow(allowed)

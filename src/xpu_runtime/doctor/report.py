@@ -16,7 +16,7 @@ from typing import Any
 
 from xpu_runtime import engines, paths, textfile
 from xpu_runtime.config import cache
-from xpu_runtime.doctor import examination, interpreter, outline, redact
+from xpu_runtime.doctor import examination, interpreter, redact, redacted_spec
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import waiting
@@ -145,7 +145,7 @@ def _containers() -> Iterator[Part]:
         except (OSError, ValueError, RecursionError) as error:
             yield f"containers/{name}.txt", redact.text(f"its spec cannot be read: {error}\n")
         else:
-            yield f"containers/{name}.json", _json(outline.of(spec))
+            yield f"containers/{name}.json", _json(redacted_spec.of(spec))
         yield f"containers/{name}-mounts.txt", _mounts_of(str(grant.pid), _OURS)
 
 

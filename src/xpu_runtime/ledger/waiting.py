@@ -61,9 +61,9 @@ def busy(path: str, waited: float) -> LedgerBusy:
     """The error for a wait of `waited` seconds that was not long enough."""
     if not waited or (_left is not None and not _allowed):
         return LedgerBusy(f"the ledger {path} is locked just now")
-    from xpu_runtime.linux import holders  # only where something is wrong
+    from xpu_runtime.linux import lock_holders  # only where something is wrong
 
-    names = holders.of(path, path + ".lock")
+    names = lock_holders.of(path, path + ".lock")
     if not names:
         return LedgerBusy(
             f"the ledger {path} is locked: waited {waited:.0f} s for a process that cannot be seen from here",

@@ -2,10 +2,10 @@
 
 A spec is the plain JSON object, so that unknown members are kept as they are. The functions here know where
 things are in it (OCI runtime spec, config.md and config-linux.md). A few other files know the parts that they
-handle: outline.py the variables and annotations, own_bundle.py the relative paths, start/config_json.py the
-lists that we add to, start/hooks_in_spec.py our hooks. The engine writes this file, but parts of it
-(environment, annotations) come from the image or the user: every type is checked before it is used. This
-module knows neither the meaning of variables nor the plan of a container.
+handle: partial_spec.py the variables and annotations, own_bundle.py the relative paths,
+start/config_json.py the lists that we add to, start/hooks_in_spec.py our hooks. The engine writes this file,
+but parts of it (environment, annotations) come from the image or the user: every type is checked before it
+is used. This module knows neither the meaning of variables nor the plan of a container.
 """
 
 from __future__ import annotations

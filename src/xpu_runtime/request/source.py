@@ -172,9 +172,9 @@ def asks_for_nothing(path: str) -> bool:
         try:
             spec = oci_spec.read(path)
         except SpecError:
-            from xpu_runtime.oci import outline  # brings `re`
+            from xpu_runtime.oci import partial_spec  # brings `re`
 
-            spec = outline.read(path)
+            spec = partial_spec.read(path)
         return not asks(spec)
     except Exception:  # after any error the answer is not certain
         return False

@@ -66,9 +66,9 @@ def load(config: Config) -> Inventory:
         with files.Lock(lock, _ASKED_BY_ANOTHER_S):
             return cached(root) or refresh(root, is_simulated)
     except TimeoutError as error:
-        from xpu_runtime.linux import holders
+        from xpu_runtime.linux import lock_holders
 
-        names = ", ".join(map(str, holders.of(lock))) or "another process"
+        names = ", ".join(map(str, lock_holders.of(lock))) or "another process"
         raise DeviceError(
             f"{names} has been asking the driver in {root} for {_ASKED_BY_ANOTHER_S} s",
             "try the driver's own tools; end the processes that hang",

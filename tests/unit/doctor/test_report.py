@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from xpu_runtime.doctor import bundle, outline, redact
+from xpu_runtime.doctor import bundle, redact, redacted_spec
 from xpu_runtime.errors import XpuError
 
 
@@ -85,7 +85,7 @@ def test_other_programs_documents_keep_no_name_that_somebody_has_chosen() -> Non
 def test_of_words_without_a_name_nothing_is_kept() -> None:
     env = ["s3cret", "czNjcmV0==", "czNj+cmV0=x", "", "http_proxy=s3cret", "XPU_MEM=4G"]
     options = ["ro", "rbind", "s3cret", "password=s3cret", "size=4k"]
-    told = outline.of({"process": {"env": env}, "mounts": [{"options": options}]})
+    told = redacted_spec.of({"process": {"env": env}, "mounts": [{"options": options}]})
     assert told["process"]["env"] == [*["[left out]"] * 4, "http_proxy", "XPU_MEM"]
     assert told["mounts"][0]["options"] == ["ro", "rbind", "[left out]", "password", "size"]
 
@@ -100,14 +100,14 @@ def test_of_words_without_a_name_nothing_is_kept() -> None:
     ],
 )
 def test_a_spec_that_makes_no_sense_has_an_outline_too(spec: Any) -> None:
-    assert set(outline.of(spec)) == {
+    assert set(redacted_spec.of(spec)) == {
         *("ociVersion", "root", "process", "mounts", "hooks", "annotations", "linux"),
     }
 
 
 def test_an_outline_is_bounded() -> None:
     env = [f"{'A' * 5000}=1"] * 10000
-    told = outline.of({"process": {"env": env, "cwd": "/" + "x" * 100000}})
+    told = redacted_spec.of({"process": {"env": env, "cwd": "/" + "x" * 100000}})
     assert len(str(told)) < 200_000
 
 

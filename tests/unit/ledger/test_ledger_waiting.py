@@ -16,7 +16,7 @@ from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerBusy, LedgerError
-from xpu_runtime.linux import files, holders
+from xpu_runtime.linux import files, lock_holders
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_all_waits_of_a_process_together_have_one_end(path: str, ledger: Ledger)
 def test_a_caller_that_may_not_wait_does_not_look_for_the_holder_either(
     path: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holders, "of", lambda *_: pytest.fail("all processes are looked through"))
+    monkeypatch.setattr(lock_holders, "of", lambda *_: pytest.fail("all processes are looked through"))
     waiting.allow(0.0)
     with files.Lock(path + ".lock"), pytest.raises(LedgerBusy, match="is locked just now"):
         ledger.reap()

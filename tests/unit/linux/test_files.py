@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from support.namespaces import own_mount_namespace
-from xpu_runtime.linux import files, holders, syscalls
+from xpu_runtime.linux import files, lock_holders, syscalls
 
 
 @pytest.mark.parametrize("fsync", [False, True])
@@ -295,7 +295,7 @@ def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
     fd = held(own)
     # A process that has the file open without a lock is no holder.
     with opener(path, "fcntl.flock(f, 2)") as process, opener(path, "pass"):
-        (holder,) = holders.of(str(path), str(own), str(tmp_path / "missing"))
+        (holder,) = lock_holders.of(str(path), str(own), str(tmp_path / "missing"))
         assert str(holder).startswith(f"process {process.pid} ({sys.executable} -c import fcntl")
-    assert holders.of(str(path)) == []
+    assert lock_holders.of(str(path)) == []
     os.close(fd)

@@ -14,7 +14,7 @@ from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.limits import sharing
-from xpu_runtime.linux import holders
+from xpu_runtime.linux import lock_holders
 from xpu_runtime.observe import agent_status
 
 ORDER = 95
@@ -33,7 +33,7 @@ def look(machine: Machine) -> Iterator[Finding]:
     running = agent_status.ask()
     if running is None:
         lock = paths.in_run_dir(agent_status.LOCK)
-        holding = holders.of(lock) if os.path.exists(lock) else []
+        holding = lock_holders.of(lock) if os.path.exists(lock) else []
         if holding:
             text = f"xpu agent runs ({listed([str(each) for each in holding])}) and does not answer on "
             text += f"{paths.in_run_dir(agent_status.SOCKET)}: it hangs, or that socket is not its own"

@@ -132,13 +132,13 @@ def _connect(connection: socket.socket) -> None:
             time.sleep(_CONNECT_AGAIN_S)
 
 
-def reading_service(log: Callable[[str], None]) -> SideProcess | None:
+def command_service(log: Callable[[str], None]) -> SideProcess | None:
     """The process that answers members of the group; None where the node has no such group."""
     try:
         group = grp.getgrnam(GROUP).gr_gid
     except KeyError:
         return None
-    return SideProcess(f"the part that answers the group {GROUP}", _NICE, lambda: _serve(group), SOCKET, log)
+    return SideProcess(f"the service for the group {GROUP}", _NICE, lambda: _serve(group), SOCKET, log)
 
 
 def _serve(group: int) -> NoReturn:

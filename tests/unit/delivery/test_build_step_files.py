@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.delivery import made
+from xpu_runtime.delivery import build_step_files
 from xpu_runtime.linux.rootfs import Root
 
 #: No process has this number.
@@ -46,17 +46,17 @@ def start(root: Path) -> None:
         assert opened.symlink("libcuda.so.1", "/lib/libcuda.so")
         opened.write_file("/etc/ld.so.cache", b"first")
         opened.write_file("/etc/ld.so.cache", b"with ours")
-        made.write("step-1", str(root), GONE, opened.made())
+        build_step_files.write("step-1", str(root), GONE, opened.made())
 
 
 def test_all_made_files_go_and_replaced_ones_come_back(root: Path) -> None:
     before = tree(root)
     start(root)
     assert (root / "etc/ld.so.cache").read_bytes() == b"with ours"
-    made.take_away("step-1")
+    build_step_files.take_away("step-1")
     assert tree(root) == before
     assert list((root.parent / "run/builds").iterdir()) == []
-    made.take_away("step-1")
+    build_step_files.take_away("step-1")
     assert tree(root) == before
 
 
@@ -64,7 +64,7 @@ def test_a_file_of_no_bytes_comes_back_as_it_was(root: Path) -> None:
     (root / "etc/ld.so.cache").write_bytes(b"")
     before = tree(root)
     start(root)
-    made.take_away("step-1")
+    build_step_files.take_away("step-1")
     assert tree(root) == before
 
 
@@ -74,7 +74,7 @@ def test_files_that_the_step_has_put_there_stay(root: Path) -> None:
         (root / "new").write_bytes(b"the step's")
         (root / "new").rename(root / name)
     (root / "usr/lib/xpu/another").write_bytes(b"x")
-    made.take_away("step-1")
+    build_step_files.take_away("step-1")
     assert (root / "etc/ld.so.cache").read_bytes() == b"the step's"
     assert (root / "lib/libcuda.so.1").read_bytes() == b"the step's"
     assert [path.name for path in (root / "usr/lib/xpu").iterdir()] == ["another"]
@@ -88,7 +88,7 @@ def test_a_link_that_the_step_has_put_in_a_folder_s_place_leads_nowhere_else(roo
     (root / "lib/libcuda.so.1").rename(outside / "libcuda.so.1")  # the inode that was made
     (root / "lib").rename(root / "was-lib")
     (root / "lib").symlink_to(outside)
-    made.take_away("step-1")
+    build_step_files.take_away("step-1")
     assert [path.name for path in outside.iterdir()] == ["libcuda.so.1"]
 
 
@@ -107,7 +107,7 @@ def test_a_file_of_the_step_stays_though_it_has_the_inode_s_number_of_ours(root:
     (root / "lib/libcuda.so").unlink()
     (root / "lib/libcuda.so").symlink_to("libcuda.so.535")
     later(root / "lib/libcuda.so")
-    made.take_away("step-1")
+    build_step_files.take_away("step-1")
     assert (root / "etc/ld.so.cache").read_bytes() == b"the step's"
     assert (root / "lib/libcuda.so").readlink() == Path("libcuda.so.535")
 
@@ -116,7 +116,7 @@ def test_a_file_of_ours_that_the_step_has_written_to_stays(root: Path) -> None:
     start(root)
     (root / "etc/ld.so.cache").write_bytes(b"the step's")  # as `cp`
     later(root / "etc/ld.so.cache")
-    made.take_away("step-1")
+    build_step_files.take_away("step-1")
     assert (root / "etc/ld.so.cache").read_bytes() == b"the step's"
 
 
@@ -129,13 +129,13 @@ def test_a_try_that_was_killed_is_made_again(root: Path, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Root, "unmake", killed)
-        made.take_away("step-1")
-    made.take_away("step-1")
+        build_step_files.take_away("step-1")
+    build_step_files.take_away("step-1")
     assert tree(root) == before
 
 
 @pytest.mark.parametrize("container", ["../../etc", "", "a/b", "x" * 300])
 def test_an_id_that_is_no_file_s_name_has_no_file(root: Path, container: str) -> None:
-    made.write(container, str(root), GONE, [["/", "etc", 1, 0, None]])
+    build_step_files.write(container, str(root), GONE, [["/", "etc", 1, 0, None]])
     assert not (root.parent / "run").exists()
-    made.take_away(container)
+    build_step_files.take_away(container)
