@@ -150,7 +150,7 @@ static bool pay(uint64_t *word, uint64_t by, uint64_t now, struct credit credit,
 
 static bool take(int device, uint32_t share, uint64_t ns, uint64_t now, int64_t spare, uint64_t *until) {
     struct xpu_usage_compute *compute = compute_of(device);
-    ns = xpu_of_part(device, ns);
+    ns = xpu_scale_to_part(device, ns);
     uint64_t by = at_share(ns, share);
     rescale_all(device, share, now, true);
     forget_rubbish(device, share, now);
@@ -228,8 +228,9 @@ static uint64_t kept_by_others(int device, uint64_t kept) {
 
 void xpu_budget_settle(int device, int64_t ns, uint64_t settled, uint64_t kept, uint64_t now) {
     int slot = xpu_process_slot();
-    ns = ns < 0 ? -(int64_t)xpu_of_part(device, (uint64_t)-ns) : (int64_t)xpu_of_part(device, (uint64_t)ns);
-    settled = xpu_of_part(device, settled);
+    ns = ns < 0 ? -(int64_t)xpu_scale_to_part(device, (uint64_t)-ns)
+                : (int64_t)xpu_scale_to_part(device, (uint64_t)ns);
+    settled = xpu_scale_to_part(device, settled);
     uint64_t before = XPU_LOAD(kept_from[device]), most = XPU_KEPT_CREDIT_NS;
     kept = kept_by_others(device, kept);
     if (kept) /* of two threads that do this together one may be lost: a little less credit */

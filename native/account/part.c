@@ -18,7 +18,7 @@ void xpu_part_set(int device, uint32_t part) { XPU_STORE(parts[device], part); }
 
 bool xpu_has_part(int device) { return XPU_LOAD(parts[device]) != 0; }
 
-uint64_t xpu_of_part(int device, uint64_t ns) {
+uint64_t xpu_scale_to_part(int device, uint64_t ns) {
     uint32_t part = XPU_LOAD(parts[device]);
     return part ? (uint64_t)((double)ns * part / XPU_WHOLE) : ns;
 }

@@ -15,7 +15,7 @@ void xpu_part_set(int device, uint32_t part);
 /* Whether xpu_part_set was called. */
 bool xpu_has_part(int device);
 /* The device's time for a time on this process's part, ns. */
-uint64_t xpu_of_part(int device, uint64_t ns);
+uint64_t xpu_scale_to_part(int device, uint64_t ns);
 /* Whether the parts of the container's processes are known, and together within that share. Another process
  * is known some ms after its begin. */
 bool xpu_parts_fit(int device, uint32_t share, uint64_t now);

@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-void xpu_listed_as(uint32_t id) {
+void xpu_driver_id_set(uint32_t id) {
     int slot = xpu_process_slot();
     if (slot >= 0)
         XPU_STORE(xpu_slot_at((unsigned)slot)->listed, id);

@@ -22,6 +22,6 @@ void xpu_each_process(void (*each)(const struct xpu_process *process, void *data
  * the driver counts them together. False: there are none. */
 bool xpu_other_instances(int device, uint64_t *bytes);
 /* Tells the others the driver's id for this process. */
-void xpu_listed_as(uint32_t id);
+void xpu_driver_id_set(uint32_t id);
 
 #endif

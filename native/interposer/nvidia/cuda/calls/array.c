@@ -25,7 +25,7 @@ XPU_INTERPOSE(cuMipmappedArrayDestroy)
                                .NumChannels = (flat)->NumChannels})
 
 static uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels) {
-    return xpu_whole_steps(xpu_array_bytes(description, levels));
+    return xpu_round_up_to_step(xpu_array_bytes(description, levels));
 }
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *description) {

@@ -19,21 +19,21 @@ XPU_INTERPOSE(cuMemFree_v2)
 enum { LIKELY_PITCH = 512 };
 
 static uint64_t likely_pitched(uint64_t width, uint64_t height) {
-    return xpu_whole_steps(xpu_times(xpu_whole(width, LIKELY_PITCH), height));
+    return xpu_round_up_to_step(xpu_times(xpu_round_up(width, LIKELY_PITCH), height));
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    XPU_ALLOCATES(XPU_LINEAR, xpu_whole_steps(bytes), REAL(cuMemAlloc_v2)(pointer, bytes), XPU_POINTERS,
+    XPU_ALLOCATES(XPU_LINEAR, xpu_round_up_to_step(bytes), REAL(cuMemAlloc_v2)(pointer, bytes), XPU_POINTERS,
                   *pointer, REAL(cuMemFree_v2)(*pointer));
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {
-    XPU_ALLOCATES(XPU_LINEAR, xpu_whole_steps(bytes), REAL(cuMemAlloc)(pointer, bytes), XPU_POINTERS,
+    XPU_ALLOCATES(XPU_LINEAR, xpu_round_up_to_step(bytes), REAL(cuMemAlloc)(pointer, bytes), XPU_POINTERS,
                   *pointer, REAL(cuMemFree)(*pointer));
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
-    XPU_ALLOCATES(XPU_MANAGED, xpu_whole_steps(bytes), REAL(cuMemAllocManaged)(pointer, bytes, flags),
+    XPU_ALLOCATES(XPU_MANAGED, xpu_round_up_to_step(bytes), REAL(cuMemAllocManaged)(pointer, bytes, flags),
                   XPU_POINTERS, *pointer, REAL(cuMemFree_v2)(*pointer));
 }
 
@@ -45,7 +45,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
         return result;
     CUresult made = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     result = made == CUDA_SUCCESS
-                 ? xpu_reservation_resize(&reservation, xpu_whole_steps(xpu_times(*pitch, height)))
+                 ? xpu_reservation_resize(&reservation, xpu_round_up_to_step(xpu_times(*pitch, height)))
                  : made;
     result = xpu_reservation_end(&reservation, result, XPU_POINTERS, made == CUDA_SUCCESS ? *pointer : 0);
     if (made == CUDA_SUCCESS && result != CUDA_SUCCESS)
@@ -61,7 +61,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned 
         return result;
     CUresult made = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
     result = made == CUDA_SUCCESS
-                 ? xpu_reservation_resize(&reservation, xpu_whole_steps(xpu_times(*pitch, height)))
+                 ? xpu_reservation_resize(&reservation, xpu_round_up_to_step(xpu_times(*pitch, height)))
                  : made;
     result = xpu_reservation_end(&reservation, result, XPU_POINTERS, made == CUDA_SUCCESS ? *pointer : 0);
     if (made == CUDA_SUCCESS && result != CUDA_SUCCESS)

@@ -78,8 +78,8 @@ static uint64_t units(uint64_t length, unsigned int size) {
 }
 
 static uint64_t level_bytes(const struct unit *unit, uint64_t width, uint64_t height, uint64_t depth) {
-    uint64_t row = xpu_whole(xpu_times(units(width, unit->across), unit->bytes), PIECE_BYTES);
-    uint64_t rows = xpu_whole(units(height, unit->down), height ? PIECE_ROWS : 1);
+    uint64_t row = xpu_round_up(xpu_times(units(width, unit->across), unit->bytes), PIECE_BYTES);
+    uint64_t rows = xpu_round_up(units(height, unit->down), height ? PIECE_ROWS : 1);
     return xpu_times(xpu_times(row, rows), units(depth, 1));
 }
 

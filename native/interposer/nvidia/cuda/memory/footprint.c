@@ -151,7 +151,7 @@ static bool fill(struct xpu_footprint *footprint, const struct ranges *ranges, s
             counted = 0;
         for (size_t j = i; j < i + count; j++) {
             uint64_t start = range->start / XPU_STEP * XPU_STEP;
-            uint64_t end = xpu_whole(ranges->each[j].end, XPU_STEP);
+            uint64_t end = xpu_round_up(ranges->each[j].end, XPU_STEP);
             start = start > counted ? start : counted;
             on_device->bytes += end > start ? end - start : 0;
             counted = end > counted ? end : counted;

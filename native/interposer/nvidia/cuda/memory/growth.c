@@ -16,7 +16,7 @@ static bool reported_tells(int device) {
            xpu_reported(device, &reported);
 }
 
-static uint64_t used_by_others(int device) { return xpu_beyond(xpu_used(device), xpu_process_used(device)); }
+static uint64_t used_by_others(int device) { return xpu_excess(xpu_used(device), xpu_process_used(device)); }
 
 CUresult xpu_growth_begin(struct xpu_growth *growth, int device, uint64_t expected) {
     struct xpu_reservation reservation = {0};
@@ -48,7 +48,7 @@ static uint64_t size_of_context(struct xpu_growth *growth, uint64_t seen) {
     seen = seen < most ? seen : most;
     uint64_t before = __atomic_exchange_n(guess, seen + 1, __ATOMIC_RELAXED) - 1;
     growth->alike =
-        before != UINT64_MAX && xpu_beyond(seen, before) <= alike && xpu_beyond(before, seen) <= alike;
+        before != UINT64_MAX && xpu_excess(seen, before) <= alike && xpu_excess(before, seen) <= alike;
     return growth->alike || !usual || (seen <= usual && seen >= usual / 2) ? seen : usual;
 }
 
@@ -57,8 +57,8 @@ static uint64_t taken_of_card(struct xpu_growth *growth) {
     uint64_t free_after;
     if (growth->shared || !growth->free_known || !xpu_card_free(growth->device, &free_after))
         return 0;
-    uint64_t taken = xpu_beyond(growth->free_before, free_after);
-    taken = xpu_beyond(taken, xpu_beyond(used_by_others(growth->device), growth->others_before));
+    uint64_t taken = xpu_excess(growth->free_before, free_after);
+    taken = xpu_excess(taken, xpu_excess(used_by_others(growth->device), growth->others_before));
     return growth->context ? size_of_context(growth, taken) : taken;
 }
 
@@ -79,7 +79,7 @@ static void recognize(const struct xpu_growth *growth) {
     uint64_t reported, free_after;
     if (growth->ids.known && !xpu_reported(growth->device, &reported) &&
         xpu_card_free(growth->device, &free_after))
-        xpu_reported_recognize(growth->device, &growth->ids, xpu_beyond(growth->free_before, free_after));
+        xpu_reported_recognize(growth->device, &growth->ids, xpu_excess(growth->free_before, free_after));
 }
 
 /* The overhead after the call. If the report leaves it open, the card's free memory gives it. */
@@ -89,7 +89,7 @@ static uint64_t overhead_after(struct xpu_growth *growth, uint64_t now) {
     growth->exact = known && reading.low == reading.high;
     if (growth->exact)
         return reading.low;
-    uint64_t guess = xpu_beyond(now, growth->reserved) + taken_of_card(growth);
+    uint64_t guess = xpu_excess(now, growth->reserved) + taken_of_card(growth);
     return known ? xpu_overhead_within(&reading, guess) : guess;
 }
 
@@ -102,7 +102,7 @@ CUresult xpu_growth_end(struct xpu_growth *growth, CUresult result, uint64_t *ta
     } else if (xpu_overhead_enter(growth->device)) {
         recognize(growth);
         uint64_t now = xpu_process_used_of(growth->device, XPU_OVERHEAD), right = overhead_after(growth, now);
-        *taken = xpu_beyond(right, xpu_beyond(now, growth->reserved));
+        *taken = xpu_excess(right, xpu_excess(now, growth->reserved));
         if (!charge_growth(growth, now, right))
             result = CUDA_ERROR_OUT_OF_MEMORY;
         xpu_overhead_leave(growth->device);

@@ -293,7 +293,7 @@ static uint64_t step_of(const struct xpu_pool_memory *pool) {
  * the device. */
 static CUresult charge_when_others_are_done(struct xpu_pool_growth *growth, uint64_t bytes) {
     int device = growth->pool->index, pauses = 0;
-    uint64_t grown = xpu_whole(bytes, step_of(growth->pool));
+    uint64_t grown = xpu_round_up(bytes, step_of(growth->pool));
     CUresult result = CUDA_SUCCESS;
     while (__atomic_exchange_n(&last_chance, 1, __ATOMIC_ACQUIRE) && pauses++ < MOST_PAUSES)
         pause_briefly();
@@ -320,7 +320,7 @@ CUresult xpu_pool_growth_begin(struct xpu_pool_growth *growth, struct xpu_pool_m
     growth->number = pool->calls++ ? 0 : pool->admissions;
     pthread_mutex_unlock(&lock);
     if (bytes && !(pool->handle && promise_unused(growth, bytes)) &&
-        !charge(growth, xpu_whole(bytes, step_of(pool))))
+        !charge(growth, xpu_round_up(bytes, step_of(pool))))
         result = charge_when_others_are_done(growth, bytes);
     if (result != CUDA_SUCCESS) {
         pthread_mutex_lock(&lock);

@@ -47,13 +47,13 @@ static bool read_once(int device, uint64_t mine, struct xpu_overhead_reading *re
         return false;
     uint64_t own = xpu_process_used(device), overhead = xpu_process_used_of(device, XPU_OVERHEAD);
     uint64_t vague = xpu_process_used_of(device, XPU_MANAGED) + xpu_process_used_of(device, XPU_EXTERNAL);
-    uint64_t tracked = xpu_beyond(own, overhead + xpu_process_used_of(device, XPU_FREED_EXPORTED));
+    uint64_t tracked = xpu_excess(own, overhead + xpu_process_used_of(device, XPU_FREED_EXPORTED));
     reading->quiet = started == done + mine && __atomic_load_n(&begun, __ATOMIC_SEQ_CST) == started;
     if (reading->quiet) {
-        reading->low = xpu_beyond(reported, tracked);
-        reading->high = xpu_beyond(reported, xpu_beyond(tracked, vague));
+        reading->low = xpu_excess(reported, tracked);
+        reading->high = xpu_excess(reported, xpu_excess(tracked, vague));
     } else {
-        reading->low = overhead + xpu_beyond(reported, own > own_before ? own : own_before);
+        reading->low = overhead + xpu_excess(reported, own > own_before ? own : own_before);
         reading->high = UINT64_MAX;
     }
     return true;
@@ -93,7 +93,7 @@ static bool nothing_else(int device) {
 
 static void take_off(uint64_t *sum, uint64_t bytes) {
     uint64_t now = __atomic_load_n(sum, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(sum, &now, xpu_beyond(now, bytes), false, __ATOMIC_RELAXED,
+    while (!__atomic_compare_exchange_n(sum, &now, xpu_excess(now, bytes), false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED))
         ;
 }
@@ -133,7 +133,7 @@ void xpu_shrunk(int device, uint64_t taken, bool last) {
     uint64_t all = xpu_process_used_of(device, XPU_OVERHEAD);
     take_off(&made[device], last ? UINT64_MAX : taken);
     if (!adjust(device, 0))
-        set_overhead(device, last ? 0 : xpu_beyond(all, taken));
+        set_overhead(device, last ? 0 : xpu_excess(all, taken));
 }
 
 /* Never 0. */

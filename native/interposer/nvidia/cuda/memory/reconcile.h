@@ -47,6 +47,6 @@ bool xpu_overhead_read(int device, uint64_t mine, struct xpu_overhead_reading *r
 /* The value nearest to `value` that the reading allows. */
 uint64_t xpu_overhead_within(const struct xpu_overhead_reading *reading, uint64_t value);
 
-static inline uint64_t xpu_beyond(uint64_t all, uint64_t less) { return all > less ? all - less : 0; }
+static inline uint64_t xpu_excess(uint64_t all, uint64_t less) { return all > less ? all - less : 0; }
 
 #endif

@@ -159,7 +159,7 @@ void xpu_reported_recognize(int device, const struct xpu_ids *before, uint64_t t
     if (!come.there || !agree(come.bytes, taken))
         return;
     SET(recognized, come.id);
-    xpu_listed_as(come.id);
+    xpu_driver_id_set(come.id);
     XPU_DEBUG("reported usage: this process is %u there", come.id);
 }
 

@@ -13,7 +13,7 @@
 XPU_NEED(cuCtxGetCurrent)
 
 /* Rounded as in the account, so that several charges add up to the sum that is uncharged at once. */
-static uint64_t whole_grains(uint64_t bytes) { return xpu_whole(bytes, XPU_GRAIN); }
+static uint64_t whole_grains(uint64_t bytes) { return xpu_round_up(bytes, XPU_GRAIN); }
 
 /* Called with the operation under way. If the charge does not fit, it reads the driver's report, makes the
  * driver give back its unused memory, and tries once more. */

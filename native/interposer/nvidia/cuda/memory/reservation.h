@@ -17,8 +17,8 @@ enum { XPU_STEP = 2 << 20 }; /* bytes in which the driver takes memory */
 
 /* The driver's memory for one allocation of that size: from 2 MiB on whole steps of 2 MiB. A smaller one
  * shares such a step with others, and is reserved with its own size. */
-static inline uint64_t xpu_whole_steps(uint64_t bytes) {
-    return bytes < XPU_STEP ? bytes : xpu_whole(bytes, XPU_STEP);
+static inline uint64_t xpu_round_up_to_step(uint64_t bytes) {
+    return bytes < XPU_STEP ? bytes : xpu_round_up(bytes, XPU_STEP);
 }
 
 struct xpu_reservation {

@@ -12,7 +12,7 @@ static inline uint64_t xpu_times(uint64_t one, uint64_t other) {
 }
 
 /* The least multiple of `piece` that is not smaller. */
-static inline uint64_t xpu_whole(uint64_t length, uint64_t piece) {
+static inline uint64_t xpu_round_up(uint64_t length, uint64_t piece) {
     return length > UINT64_MAX - piece ? UINT64_MAX : (length + piece - 1) / piece * piece;
 }
 

@@ -13,7 +13,7 @@ static const double SHORT_NS = 500000;
  * they are less than a quarter. */
 static const double COUNTED_NS = 50000000, DOUBTED_NS = 5000000, DOUBTED = 0.4;
 
-double xpu_doubt_adds(struct xpu_doubt *doubt, double predicted, double more) {
+double xpu_doubt_add(struct xpu_doubt *doubt, double predicted, double more) {
     double counts = 0;
     doubt->counted += predicted;
     doubt->more += more;
@@ -79,7 +79,7 @@ static double away_before_end(const struct xpu_measure *measure, double own) {
 /* Work that is shorter than others' time slices meets a probe by chance, and on a busy host seldom. */
 static void counts_as(struct xpu_measure *measure, double work) {
     double used = measure->used - measure->used_at_begin;
-    double more = xpu_doubt_adds(&measure->doubt, work, used - work);
+    double more = xpu_doubt_add(&measure->doubt, work, used - work);
     xpu_measure_take_back(measure, used - work - more);
 }
 

@@ -21,7 +21,7 @@ struct xpu_doubt {
 };
 /* Adds such work and its surplus. Returns the part of the doubts that counts now, because they have become
  * too large. */
-double xpu_doubt_adds(struct xpu_doubt *doubt, double predicted, double more);
+double xpu_doubt_add(struct xpu_doubt *doubt, double predicted, double more);
 
 struct xpu_measure {
     int64_t at;           /* all is counted up to here, ns of the device's clock */

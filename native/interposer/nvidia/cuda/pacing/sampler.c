@@ -99,7 +99,7 @@ static bool look_at(struct xpu_tracker *tracker, enum kind kind) {
         struct xpu_tracked_stream *on = &tracker->streams[i];
         if (on->active && !on->assumed_end &&
             __atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE))
-            xpu_rests_perhaps(&timeline, tracker, on, tracker->measure.at);
+            xpu_usage_maybe_idle(&timeline, tracker, on, tracker->measure.at);
         xpu_timeline_markers(&timeline, tracker, on);
         if (on->resumes && on->resumes <= timeline.until)
             xpu_timeline_add(&timeline, (struct xpu_time_point){on->resumes, XPU_RESUMES, on, 0});
@@ -109,7 +109,7 @@ static bool look_at(struct xpu_tracker *tracker, enum kind kind) {
     xpu_timeline_end(&timeline, tracker);
     for (unsigned i = 0; i < timeline.count; i++)
         if (timeline.points[i].at <= timeline.until || timeline.points[i].what == XPU_PROBE)
-            xpu_happens(&timeline, tracker, &timeline.points[i]);
+            xpu_usage_at(&timeline, tracker, &timeline.points[i]);
     if (tracker->measure.active)
         xpu_measure_reaches(&tracker->measure, timeline.until);
     XPU_EACH_STREAM (i, tracker)

@@ -113,7 +113,7 @@ static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_t
 static void count_own(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
                       const struct xpu_marker *marker, const struct shown *shown) {
     double other = shown->used - shown->own, counted = on->doubt.counted + shown->own;
-    double more = xpu_doubt_adds(&on->doubt, shown->own, other);
+    double more = xpu_doubt_add(&on->doubt, shown->own, other);
     if (more > 0)
         learn(marker, (double)marker->ns * (1 + more / counted), XPU_COST_SURE);
     xpu_measure_take_back(&tracker->measure, other - more);
@@ -242,8 +242,8 @@ static void rests_until(struct xpu_timeline *timeline, struct xpu_tracker *track
 }
 
 /* No marker follows: nothing was launched after the last one, or only launches without a marker so far. */
-void xpu_rests_perhaps(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
-                       struct xpu_tracked_stream *on, int64_t at) {
+void xpu_usage_maybe_idle(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                          struct xpu_tracked_stream *on, int64_t at) {
     if (!xpu_stream_take(on))
         return; /* a thread is launching */
     if (__atomic_load_n(&on->placed, __ATOMIC_ACQUIRE) == __atomic_load_n(&on->read, __ATOMIC_ACQUIRE) &&
@@ -297,7 +297,7 @@ static void ends(struct xpu_timeline *timeline, struct xpu_tracker *tracker, str
     xpu_marker_done(tracker, on);
     marker = xpu_marker_first(tracker, on, on->read, &unused);
     if (!marker)
-        xpu_rests_perhaps(timeline, tracker, on, at);
+        xpu_usage_maybe_idle(timeline, tracker, on, at);
     else if (marker->kind == XPU_MARKER_BEGIN)
         rests(tracker, on, at);
     else
@@ -344,8 +344,8 @@ static void is_shared(struct xpu_tracker *tracker, bool are_there) {
     __atomic_store_n(&tracker->is_shared, are_there, __ATOMIC_RELAXED);
 }
 
-void xpu_happens(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
-                 const struct xpu_time_point *point) {
+void xpu_usage_at(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                  const struct xpu_time_point *point) {
     switch (point->what) {
     case XPU_BEGINS:
         point->on->assumed_end = 0;
