@@ -21,7 +21,7 @@ from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.vocabulary import KINDS
-from xpu_runtime.observe.containers import timestamp
+from xpu_runtime.observe.containers import SHORTEST_START, timestamp
 from xpu_runtime.observe.names import Names
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -64,7 +64,7 @@ Example:
     "--container",
     metavar="ID",
     shell_complete=completion.containers,
-    help="Only events of containers with this id, start of an id, or name.",
+    help="Only events of containers with this id, start of an id (three characters), or name.",
 )
 @click.option(
     "--device",
@@ -116,9 +116,10 @@ def _pieces(oldest: float, follow: bool) -> Iterator[tuple[list[Event], list[Gra
 
 
 def _is_wanted(event: Event, container: str | None, device: str | None, names: Names) -> bool:
-    if container is not None and not event.container_id.startswith(container):
-        known = event.name, None if event.name == "" else names.of_id(event.container_id)
-        if container not in known:
+    if container is not None:
+        is_start = len(container) >= SHORTEST_START and event.container_id.startswith(container)
+        known = event.container_id, event.name, None if event.name == "" else names.of_id(event.container_id)
+        if not is_start and container not in known:
             return False
     return device is None or any(
         part.index == device or part.uuid.startswith(device) for part in event.devices

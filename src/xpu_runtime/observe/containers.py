@@ -22,7 +22,7 @@ from xpu_runtime.observe import names as engine_names
 from xpu_runtime.observe.names import Names
 
 #: Fewer characters are more likely a device's index than the beginning of an id.
-_SHORTEST_START = 3
+SHORTEST_START = 3
 #: How a grant's states are drawn (screen.STYLES).
 STATES = {"running": "green", "pending": "yellow", "dead": "red", "reserved": "yellow"}
 #: A note on burst, weight and priorities, if `agent_status.ask` finds no agent.
@@ -39,7 +39,7 @@ def named(container: str) -> list[Grant]:
     with Ledger() as ledger:
         grants = ledger.grants()
     exact = [grant for grant in grants if grant.container_id == container]
-    is_start = len(container) >= _SHORTEST_START
+    is_start = len(container) >= SHORTEST_START
     found = exact or [grant for grant in grants if is_start and grant.container_id.startswith(container)]
     what, todo = "begins several ids", "give more of it"
     if not found and container:
@@ -50,7 +50,7 @@ def named(container: str) -> list[Grant]:
     if not found and not is_start:
         raise XpuError(
             f"{container!r} is not a container's id or name, and too short for the beginning of an id",
-            f"give at least {_SHORTEST_START} characters: see `xpu ps`",
+            f"give at least {SHORTEST_START} characters: see `xpu ps`",
         )
     if not found:
         todo = "give its id, the beginning of it or its name, or it has already ended: see `xpu ps`"

@@ -78,6 +78,8 @@ def agent_findings(node: Node) -> list[dict[str, str]]:
 def test_that_it_is_missing_is_said_where_it_is_needed(capped: Make, start_agent: Serve, node: Node) -> None:
     fixed = capped(20)
     assert "agent" not in node.xpu("ps").stderr
+    (finding,) = agent_findings(node)
+    assert finding["state"] == "ok" and "no container needs it: starts take longer" in finding["text"]
     burst = capped(40, "burst")
     (finding,) = agent_findings(node)
     assert finding["state"] == "warning"
