@@ -325,6 +325,7 @@ def main() -> int:
         print("\nthe demo did not go as it should: " + "; ".join(demo.wrong))
         return 1
     print(f"\neverything as it should be, in {time.monotonic() - started:.0f} s, and nothing left behind")
+    print("next, with docker and the packages: docs/tutorials/first-slice.md")
     return 0
 
 
