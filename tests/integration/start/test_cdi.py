@@ -105,14 +105,14 @@ def test_the_file_follows_the_devices(node: Node) -> None:
     node.sim("1xT4")
     node.xpu("cdi", "generate")
     assert file.is_symlink()
-    file.write_text("kind: yoyoworks.com/xpu\n")
+    file.write_text(of_others := f"# A copy\n{file.read_text()}")
     done = node.xpu("cdi", "generate", check=False)
     assert done.returncode == 1
     assert done.stderr == (
         f"xpu: {file} was not written by `xpu cdi generate`: move it away, then do this again\n"
     )
     node.xpu("devices")
-    assert file.read_text() == "kind: yoyoworks.com/xpu\n"
+    assert file.read_text() == of_others
 
 
 @pytest.mark.parametrize("command", [("cdi", "generate"), ("devices",)])
@@ -219,6 +219,10 @@ def test_explain_takes_a_device_as_docker_does(node: Node) -> None:
     assert node.json("explain", "--device", "yoyoworks.com/xpu=1")["notes"] == [
         "XPU_MEM is not set: all memory of GPU 1 is booked, and no other container gets a slice of it"
     ]
+    (file := node.run_dir / "cdi" / "yoyoworks.com-xpu.yaml").unlink()
+    file.mkdir()  # no engine can read it
+    notes = node.json("explain", "--device", "yoyoworks.com/xpu=1")["notes"]
+    assert stale.removeprefix("note: ") in str(notes)
     done = node.xpu("explain", "--device", "yoyoworks.com/xpu=slice", "-e", "XPU_MEM=40G", check=False)
     assert done.returncode == 3
     assert done.stdout.startswith("refused: no device has 40G of memory free (GPU 0, 1: 15G free")

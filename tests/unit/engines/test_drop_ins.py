@@ -192,7 +192,8 @@ def test_cri_o_runs_ours_as_it_runs_its_default_runtime(
 
 @pytest.mark.parametrize("name", ["crio"])
 @pytest.mark.parametrize(
-    ("where", "is_later"), [("99-xpu.conf~", True), ("99-xpu.conf.d/README", True), ("50/zz", False)]
+    ("where", "is_later"),
+    [("99-xpu.conf~", True), ("99-xpu.conf.d/README", True), ("50/zz", False), ("99-xpu/zz", False)],
 )
 def test_cri_o_reads_each_file_of_its_folder_whatever_its_name(
     etc: Path, name: str, where: str, is_later: bool

@@ -132,6 +132,8 @@ def test_a_variable_that_no_file_of_ours_has_is_refused(variable: str) -> None:
 def test_a_message_names_few_of_very_many_devices() -> None:
     said = refusal(*(f"XPU_CDI_X{number}=x{number} mem=1G cores=10" for number in range(5000)), "XPU_MEM=1G")
     assert "yoyoworks.com/xpu=x3 and 4996 more" in said
+    said = refusal(*(f"XPU_CDI_X{number}=x{number} mem=1G cores=10" for number in range(4)), "XPU_MEM=1G")
+    assert "yoyoworks.com/xpu=x3 (XPU_MEM=" in said
     assert len(said) < 1000
 
 
