@@ -142,3 +142,11 @@ def test_a_file_that_the_operator_has_removed_stays_away(root: Callable[..., Roo
     assert machine.run("apt-get", "remove", "-y", "xpu-container-runtime").returncode == 0
     assert install(machine, debs).returncode == 0
     assert file.exists()
+
+    # A first installation that was cut short by a power cut, after which /run is empty.
+    assert machine.run("apt-get", "purge", "-y", "xpu-container-runtime").returncode == 0
+    unpack = ["dpkg", "--unpack", *(f"/run/debs/{deb.name}" for deb in debs)]
+    assert machine.run(*unpack).returncode == 0
+    machine.path("/run/xpu-container-runtime.units").unlink()
+    assert machine.run("dpkg", "--configure", "--pending").returncode == 0
+    assert file.exists()
