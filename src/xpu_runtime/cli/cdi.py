@@ -63,7 +63,7 @@ def generate(output: str | None) -> None:
         return
     path = output or paths.cdi_file()
     if not output:
-        if os.path.lexists(path) and content.there(path) is None:
+        if os.path.exists(path) and content.there(path) is None:
             raise ConfigError(
                 f"{path} was not written by `xpu cdi generate`", "move it away, then do this again"
             )

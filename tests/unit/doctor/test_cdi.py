@@ -38,8 +38,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_file_is_no_problem_and_is_told_with_the_command(file: Path) -> None:
-    (found,) = cdi.own(machine(NODE), str(file))
-    assert found.state == OK and "is not there" in found.text and "xpu cdi generate" in found.text
+    for is_link in (False, True):
+        if is_link:
+            file.symlink_to("nowhere")
+        (found,) = cdi.own(machine(NODE), str(file))
+        assert found.state == OK and "is not there" in found.text and "xpu cdi generate" in found.text
 
 
 def test_a_file_that_is_right(file: Path) -> None:

@@ -43,7 +43,7 @@ def own(machine: Machine, path: str) -> Iterator[Finding]:
         todo = "run it as root" if isinstance(error, PermissionError) else f"move it away, then {_AGAIN}"
         yield finding.unknown(_CHECK, f"{path} cannot be read: {error.strerror}", todo)
         return
-    if found is None and not os.path.lexists(path):
+    if found is None and not os.path.exists(path):
         text = f"{path} is not there: containers get slices by the runtime xpu alone, until `{_AGAIN}`"
         yield finding.ok(_CHECK, text)
     elif found is None:
