@@ -25,7 +25,7 @@ from typing import Any
 import grpc
 from grpc_tools import protoc
 
-_HERE = Path(__file__).parent
+_PROTO = Path(__file__).with_name("proto")
 #: Seconds that a test waits for anything.
 WAIT_S = 30.0
 
@@ -33,7 +33,7 @@ WAIT_S = 30.0
 def _compiled(name: str) -> Any:
     """protoc's module of NAME.proto."""
     with tempfile.TemporaryDirectory() as folder:
-        assert protoc.main(["protoc", f"-I{_HERE}", f"--python_out={folder}", f"{name}.proto"]) == 0
+        assert protoc.main(["protoc", f"-I{_PROTO}", f"--python_out={folder}", f"{name}.proto"]) == 0
         sys.path.insert(0, folder)
         try:
             return importlib.import_module(f"{name}_pb2")

@@ -1,5 +1,4 @@
-"""The pods that count on a node: by signed assignments, while they are being bound, and with annotations by
-their authors."""
+"""The pods that count on a node: by signed assignment, while they are being bound, by their annotations."""
 
 from __future__ import annotations
 
