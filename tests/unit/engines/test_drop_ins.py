@@ -163,6 +163,10 @@ OF_CRUN = {
         ("", OF_CRUN),
         ('[crio.runtime]\ndefault_runtime = "runc"\n', {"runtime_root": "/run/runc"}),
         ('[crio.runtime]\ndefault_runtime = "xpu"\n', OF_CRUN),
+        (
+            '[crio.runtime]\ndefault_runtime = "xpu"\n[crio.runtime.runtimes.xpu]\nmonitor_path = "/old"\n',
+            OF_CRUN,
+        ),
         # No monitor of a container in a virtual machine or of conmon-rs.
         (
             '[crio.runtime]\ndefault_runtime = "vm"\n[crio.runtime.runtimes.vm]\nruntime_type = "vm"\n',
