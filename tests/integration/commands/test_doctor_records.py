@@ -135,7 +135,7 @@ def test_a_wrong_cache_is_named_and_the_advice_repairs_it(node: Node) -> None:
 
     node.configure("mode: hook\n")
     os.utime(node.config, (1, 1))  # one that has just changed is not compiled yet
-    todo = found(node, "warning", "caches", f"launcher.conf is of another {node.config}")["todo"]
+    todo = found(node, "warning", "caches", f"launcher.conf is of an earlier {node.config}")["todo"]
     node.xpu(*todo.partition(" (")[0].split()[1:])
     assert_fine(node, "caches")
 
