@@ -195,7 +195,7 @@ def test_a_spec_that_cannot_be_edited_leaves_no_grant(node: Node, bundles: Bundl
     node.configure("mode: spec")
     node.sim("1xT4-R580")
     told = refused(node, bundles("XPU_MEM=1G", change=lambda spec: spec.update(hooks=[])))
-    assert "the container's spec is malformed: hooks (of hooks.createRuntime) is no object" in told
+    assert "the container's spec is malformed: hooks (of hooks.createRuntime) is not an object" in told
     assert node.grants() == []
     assert list(node.run_dir.glob("slices/*")) == []
 
