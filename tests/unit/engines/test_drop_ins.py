@@ -212,7 +212,7 @@ def test_cri_o_reads_each_file_of_its_folder_whatever_its_name(
     assert (hidden is not None and hidden.what.startswith(f"{another} is read after")) is is_later
 
 
-def test_the_main_file_itself_is_configured_and_what_is_beside_it_is_not_read(etc: Path, name: str) -> None:
+def test_a_main_file_that_is_configured_itself_has_its_own_folder(etc: Path, name: str) -> None:
     folder = etc / Path(engine(name).DEFAULT_PATH).parent.name
     main = etc / engine(name).FILE.main  # type: ignore[attr-defined]
     main.write_text("# mine\n")

@@ -89,7 +89,7 @@ def test_a_contradiction_is_refused_with_a_sentence(variables: tuple[str, ...], 
 
 
 @pytest.mark.parametrize("device", [_4G, _SLICE, _0, _ALL])
-def test_a_device_beside_none_is_refused(device: str) -> None:
+def test_a_device_with_visible_devices_none_is_refused(device: str) -> None:
     said = refusal(device, "XPU_MEM=4G", "XPU_VISIBLE_DEVICES=none")
     assert said.startswith(
         f"XPU_VISIBLE_DEVICES=none contradicts yoyoworks.com/xpu={device.split('=')[1].split()[0]}"
