@@ -1,4 +1,4 @@
-"""Makes the served pages in a process of its own, for a caller that must not wait (linux/bounded.py).
+"""Makes the served pages in a process of its own, for a caller that must not wait (linux/deadline.py).
 
 The process is started by the first question, and ended after a while without one, or after an hour: that
 frees memory which a driver's library leaks. It makes one page after the other, each once for all waiting
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from xpu_runtime.agent.history import SAMPLE, History
 from xpu_runtime.http_message import Answer, text
 from xpu_runtime.http_server import Reply
-from xpu_runtime.linux.bounded import Asked
+from xpu_runtime.linux.deadline import HelperProcess
 from xpu_runtime.value import Value
 
 #: Seconds without a question until it is ended; and its greatest age, after which the next answer is its
@@ -56,7 +56,7 @@ class Collector:
     def __init__(self, make: Make, history: History) -> None:
         """`make` is called in the process, once, and the returned function for each question; both may raise
         XpuError."""
-        self._asked = Asked(lambda: _pages(make))
+        self._process = HelperProcess(lambda: _pages(make))
         self._history = history
         self._started = 0.0
         #: The time at which an idle process is closed; None: it is at work, or there is none.
@@ -73,12 +73,12 @@ class Collector:
     def until(self) -> float | None:
         """When there is something to do at the latest (time.monotonic); None: when somebody asks."""
         sample = None if self._is_asked else self._history.due
-        due = (self._asked.until, self._idle_until, sample)
+        due = (self._process.until, self._idle_until, sample)
         return min((each for each in due if each is not None), default=None)
 
     def fileno(self) -> int | None:
         """Readable when there is something to do; None: there is no process."""
-        return self._asked.fileno()
+        return self._process.fileno()
 
     def ask(self, page: Page, reply: Reply) -> None:
         """Answers now if the page was made a moment ago, otherwise once it is made."""
@@ -94,7 +94,7 @@ class Collector:
         if self._idle_until is not None and time.monotonic() >= self._idle_until:
             self.close()
         while self._is_asked or self._ask():
-            answer = self._asked.answer()
+            answer = self._process.answer()
             if answer is None:
                 return
             error = answer.why if answer.error else ""
@@ -108,7 +108,7 @@ class Collector:
     def close(self) -> None:
         """Ends the process; one that hangs in the driver ends when that lets it."""
         self._idle_until = None
-        self._asked.close()
+        self._process.close()
 
     def _ask(self) -> bool:
         """Asks for the page with the longest wait, or for a sample if one is due; returns whether there is
@@ -117,9 +117,9 @@ class Collector:
         due = self._history.due
         if self._page is None and (due is None or time.monotonic() < due):
             return False
-        before = self._asked.pid
-        self._asked.ask(self._page.question if self._page else SAMPLE, self.longest_s)
-        if self._asked.pid != before:
+        before = self._process.pid
+        self._process.ask(self._page.question if self._page else SAMPLE, self.longest_s)
+        if self._process.pid != before:
             self._started = time.monotonic()
         self._is_asked, self._idle_until = True, None
         return True

@@ -33,14 +33,14 @@ def answers_of(log: Callable[[str], None]) -> Callable[[bytes], bytes]:
 
 def metrics_without_driver(why: str) -> bytes:
     """The ledger's counts. Made in a process of its own: it needs modules that the serving process lacks."""
-    from xpu_runtime.linux import bounded  # only ever where a driver hangs
+    from xpu_runtime.linux import deadline  # only ever where a driver hangs
 
     def text() -> bytes:
         from xpu_runtime.observe.node_metrics import NodeMetrics
 
         return NodeMetrics().text_without(XpuError(why))
 
-    answer = bounded.one(text, _UNREAD_S)
+    answer = deadline.one(text, _UNREAD_S)
     return answer.values[0] if answer.values else _NOTHING
 
 

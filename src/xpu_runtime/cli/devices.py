@@ -32,7 +32,7 @@ from xpu_runtime.ledger.grants import Use
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import choose, registry
-from xpu_runtime.linux.bounded import Answer
+from xpu_runtime.linux.deadline import Answer
 from xpu_runtime.observe import driver_questions
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery, marks

@@ -19,7 +19,7 @@ from xpu_runtime.doctor.machine import Machine, ask
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding, printable, unknown
 from xpu_runtime.ledger.layout import VERSION as LEDGER_LAYOUT
 from xpu_runtime.limits import pages
-from xpu_runtime.linux import bounded
+from xpu_runtime.linux import deadline
 from xpu_runtime.version import COMMIT, VERSION
 
 #: Seconds for all areas, which look at the same time.
@@ -34,7 +34,7 @@ def examine() -> list[Finding]:
     """All findings, in the order of their areas; ends within two minutes even if areas hang."""
     machine = ask()
     areas, findings = _areas()
-    answers = bounded.together([partial(look, machine) for _, look in areas], _AREAS_S)
+    answers = deadline.together([partial(look, machine) for _, look in areas], _AREAS_S)
     for position, answer in enumerate(answers):
         name, _ = areas[position]
         findings += answer.values

@@ -13,7 +13,7 @@ from xpu_runtime.config.defaults import DEFAULTS, Config
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux import bounded
+from xpu_runtime.linux import deadline
 from xpu_runtime.value import Value
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
@@ -42,10 +42,10 @@ class Machine(Value):
 
 def ask() -> Machine:
     """Asks the node; takes as long as the driver does, and 50 s at most."""
-    read = bounded.one(_settings, _FILES_S)
+    read = deadline.one(_settings, _FILES_S)
     settings, complaints = read.values[0] if read.values else (DEFAULTS, (read.error,))
     root, simulated = discovery.driver_root(settings)
-    driver, ledger = bounded.together(
+    driver, ledger = deadline.together(
         [lambda: iter([_discover(root, simulated)]), lambda: iter([_grants()])], _DRIVER_S
     )
     failure = driver.error

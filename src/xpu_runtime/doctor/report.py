@@ -22,7 +22,7 @@ from xpu_runtime.finding import Finding
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux import bounded, files
+from xpu_runtime.linux import deadline, files
 from xpu_runtime.observe import engine
 
 _COLLECT_S = 45.0
@@ -92,7 +92,7 @@ def parts(findings: list[Finding]) -> Iterator[Part]:
         _kernel,
     ]
     calls: list[Callable[[], Iterable[Any]]] = [partial(collect) for collect in collectors]
-    for position, answer in enumerate(bounded.together(calls, _COLLECT_S)):
+    for position, answer in enumerate(deadline.together(calls, _COLLECT_S)):
         yield from answer.values
         if answer.error:
             name = collectors[position].__name__.lstrip("_")

@@ -1,7 +1,7 @@
 """A change of limits in another process, so that a driver which hangs blocks only that process.
 
-A call into a driver can hang for ever (linux/bounded.py). Its last request may still come into force when the
-driver answers again: repeating the change corrects that. It knows no driver: any backend's change can run
+A call into a driver can hang for ever (linux/deadline.py). Its last request may still come into force when
+the driver answers again: repeating the change corrects that. It knows no driver: any backend's change can run
 there.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.limits.backend import Change
 from xpu_runtime.linux import child
-from xpu_runtime.linux.bounded import Asked
+from xpu_runtime.linux.deadline import HelperProcess
 
 #: Seconds for the driver's start, and for each call from then on, during which other changes wait.
 _START_S, _CALL_S = 20.0, 4.0
@@ -27,7 +27,7 @@ class SeparateProcess(Change):
     """
 
     def __init__(self, change: Change) -> None:
-        self._asked = Asked(partial(_open, change))
+        self._process = HelperProcess(partial(_open, change))
         self._problem: DeviceError | None = None
 
     def __enter__(self) -> SeparateProcess:
@@ -39,7 +39,7 @@ class SeparateProcess(Change):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._asked.close()
+        self._process.close()
 
     def set(self, position: int, kind: str, value: int) -> None:
         self._ask((position, kind, value))
@@ -50,8 +50,8 @@ class SeparateProcess(Change):
     def _ask(self, request: tuple[object, ...], seconds: float = _CALL_S) -> Any:
         if self._problem is not None:
             raise self._problem
-        self._asked.ask(request, seconds)
-        answer = self._asked.wait()
+        self._process.ask(request, seconds)
+        answer = self._process.wait()
         assert answer is not None
         if answer.hung:
             self._problem = DeviceError(

@@ -1,7 +1,7 @@
 """docker's Engine API on the Unix socket of a running dockerd: one question, one answer.
 
 Each step of an answer has a time limit, an answer as a whole has none: callers that must go on ask in a
-process of its own (linux/bounded.py).
+process of its own (linux/deadline.py).
 """
 
 from __future__ import annotations

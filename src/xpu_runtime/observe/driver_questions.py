@@ -16,8 +16,8 @@ from xpu_runtime.limits import sharing, unaccounted, unaccounted_time
 from xpu_runtime.limits.sharing import Shares
 from xpu_runtime.limits.unaccounted import Amounts
 from xpu_runtime.limits.usage import OfDrivers, Usage
-from xpu_runtime.linux import bounded
-from xpu_runtime.linux.bounded import Answer
+from xpu_runtime.linux import deadline
+from xpu_runtime.linux.deadline import Answer
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
 
@@ -31,21 +31,21 @@ class DriverHangsError(DeviceError):
 
 
 #: With the driver, of all questions of this command: `--watch` would make more and more processes that hang.
-_patience = bounded.Patience()
+_backoff = deadline.Backoff()
 
 
 def one(call: Callable[[], Any], seconds: float = _DRIVER_S) -> Answer:
-    """As `bounded.one`; of a driver that hung, for a while, that it does."""
-    if (last := _patience.last()) is not None:
+    """As `deadline.one`; of a driver that hung, for a while, that it does."""
+    if (last := _backoff.last()) is not None:
         return last
-    answer = bounded.one(call, seconds)
+    answer = deadline.one(call, seconds)
     if answer.died:  # of its library
         answer = answer.replace(error=f"asking the driver failed: {answer.error}", todo=_HANGS)
     if answer.hung:
         answer = answer.replace(error=f"the driver did not answer within {seconds:.0f} s", todo=_HANGS)
-        _patience.take(answer)
+        _backoff.take(answer)
     else:
-        _patience.reset()
+        _backoff.reset()
     return answer
 
 

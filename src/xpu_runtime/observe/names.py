@@ -16,7 +16,7 @@ from typing import TypeVar
 from xpu_runtime.engines import docker
 from xpu_runtime.ledger.events import Event
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.linux import bounded
+from xpu_runtime.linux import deadline
 from xpu_runtime.observe import docker_api, engine
 from xpu_runtime.oci import engine_name
 
@@ -58,7 +58,7 @@ class Names:
             self._asked_docker = now
             sockets = dict.fromkeys(map(docker_api.socket_of_process, engine.running(docker.PROGRAM)))
             calls += [partial(_of_docker, socket) for socket in sockets]
-        of_bundles, *of_dockers = bounded.together(calls, _ANSWER_S)
+        of_bundles, *of_dockers = deadline.together(calls, _ANSWER_S)
         for bundle, name in of_bundles.values:
             container = new[bundle]
             _remember(self._of_bundle, {bundle: name})

@@ -1,12 +1,12 @@
 """The driver's samples of each process's use of each device, asked for in a process of its own.
 
 The agent asks, goes on with its rounds, and takes the answer when it is there: a driver that hangs stops
-nothing (linux/bounded.py). The vendors ask their drivers.
+nothing (linux/deadline.py). The vendors ask their drivers.
 """
 
 from __future__ import annotations
 
-from xpu_runtime.linux.bounded import Answer, Asked, Patience
+from xpu_runtime.linux.deadline import Answer, Backoff, HelperProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,46 +25,46 @@ class Samples:
     def __init__(self, opener: Callable[[], Callable[[], Utilization]], log: Callable[[str], None]) -> None:
         """`opener` is called in the process, and may take long; the returned function is called for each
         question."""
-        self._asked = Asked(lambda: _answers(opener), waits=False)
-        self._patience = Patience()
+        self._process = HelperProcess(lambda: _answers(opener), waits=False)
+        self._backoff = Backoff()
         self._log = log
         self._told = ""
 
     def fileno(self) -> int | None:
         """Readable when there is an answer; None: there is no process."""
-        return self._asked.fileno()
+        return self._process.fileno()
 
     def ask(self) -> None:
         """Asks for samples, unless an answer is still due; `answer` will have them."""
-        if self._asked.until is None and self._patience.last() is None:
-            self._asked.ask(None, ANSWER_S)
-        if self._asked.is_overdue():
+        if self._process.until is None and self._backoff.last() is None:
+            self._process.ask(None, ANSWER_S)
+        if self._process.is_overdue():
             self.answer()
 
     def answer(self) -> Utilization | None:
         """The answer; None if there is none yet, or none at all."""
-        return self._taken(self._asked.answer())
+        return self._taken(self._process.answer())
 
     def wait(self, seconds: float) -> Utilization | None:
         """Asks, unless an answer is still due, and waits so long for the answer; as `answer`."""
         self.ask()
-        return self._taken(self._asked.wait(seconds))
+        return self._taken(self._process.wait(seconds))
 
     def close(self) -> None:
         """Ends the process."""
-        self._asked.close()
+        self._process.close()
 
     def _taken(self, answer: Answer | None) -> Utilization | None:
         if answer is None:
             return None
         if not answer.error:
-            self._patience.reset()
+            self._backoff.reset()
             if self._told:
                 self._told = ""
                 self._log("the driver reports the use of each process again")
             return answer.values[0]  # type: ignore[no-any-return]
-        self._asked.close()
-        self._patience.take(answer)
+        self._process.close()
+        self._backoff.take(answer)
         why = f"asking the driver failed: {answer.why}" if answer.died else answer.why
         if answer.hung:
             why = "the driver does not answer (see whether its own tools do)"

@@ -15,7 +15,7 @@ from xpu_runtime.agent.collector import Collector, Page
 from xpu_runtime.agent.history import SAMPLE, History
 from xpu_runtime.errors import XpuError
 from xpu_runtime.http_message import Answer
-from xpu_runtime.linux.bounded import Asked
+from xpu_runtime.linux.deadline import HelperProcess
 
 PAGES = ("metrics", "data")
 
@@ -135,13 +135,13 @@ def test_a_page_that_cannot_be_made_fails_no_request_for_another(start: Start) -
 def test_where_it_hangs_all_that_wait_are_told_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Collector, "longest_s", 2.0)
     asked: list[object] = []
-    ask = Asked.ask
+    ask = HelperProcess.ask
 
-    def counted(process: Asked, question: object, seconds: float) -> None:
+    def counted(process: HelperProcess, question: object, seconds: float) -> None:
         asked.append(question)
         ask(process, question, seconds)
 
-    monkeypatch.setattr(Asked, "ask", counted)
+    monkeypatch.setattr(HelperProcess, "ask", counted)
     scraper = start(lambda: lambda _: time.sleep(1000) or b"")  # type: ignore[func-returns-value]
     clients = [scraper.asking(page) for page in PAGES]
     for client in clients:

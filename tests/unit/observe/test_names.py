@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.ledger.grants import Grant
-from xpu_runtime.linux import bounded
+from xpu_runtime.linux import deadline
 from xpu_runtime.observe import names
 from xpu_runtime.oci import engine_name
 
@@ -18,11 +18,11 @@ from xpu_runtime.oci import engine_name
 def test_a_long_watch_remembers_only_the_latest_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_REMEMBERED", 10)
 
-    def together(calls: list[object], _: float) -> list[bounded.Answer]:
+    def together(calls: list[object], _: float) -> list[deadline.Answer]:
         """A bundle's name is asked of containerd, all others of docker."""
-        return [bounded.Answer(tuple(_named(number))), bounded.Answer(((f"{number:064x}", f"d{number}"),))]
+        return [deadline.Answer(tuple(_named(number))), deadline.Answer(((f"{number:064x}", f"d{number}"),))]
 
-    monkeypatch.setattr(bounded, "together", together)
+    monkeypatch.setattr(deadline, "together", together)
     known = names.Names()
     for number in range(100):
         known.learn([_grant(number)], [f"{number:064x}"])

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from xpu_runtime.errors import DeviceError
-from xpu_runtime.linux import bounded
+from xpu_runtime.linux import deadline
 from xpu_runtime.observe import samples
 from xpu_runtime.observe.samples import Samples, Utilization
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "AGAIN_S", 0.0)
+    monkeypatch.setattr(deadline, "AGAIN_S", 0.0)
 
 
 def hang() -> Utilization:
@@ -27,24 +27,24 @@ def hang() -> Utilization:
 def test_a_driver_that_hangs_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "ANSWER_S", 0.0)
     said: list[str] = []
-    asked = Samples(lambda: hang, said.append)
+    found = Samples(lambda: hang, said.append)
     for _ in range(6):
-        asked.ask()
-        assert asked.answer() is None
-    asked.close()
+        found.ask()
+        assert found.answer() is None
+    found.close()
     assert len(said) == 1 and "the driver does not answer" in said[0]
 
 
 def test_a_failure_is_reported_once_and_so_is_its_end() -> None:
     said: list[str] = []
-    asked = Samples(lambda: failing, said.append)
+    found = Samples(lambda: failing, said.append)
     for _ in range(30):
-        assert asked.wait(20) is None
+        assert found.wait(20) is None
         time.sleep(0.01)
     assert len(said) == 1 and said[0].endswith("containers report: there is no driver: load it")
-    asked._asked = bounded.Asked(works)
-    assert asked.wait(20) == {"GPU-1": {5: 0.5}}
-    asked.close()
+    found._process = deadline.HelperProcess(works)
+    assert found.wait(20) == {"GPU-1": {5: 0.5}}
+    found.close()
     assert said[1:] == ["the driver reports the use of each process again"]
 
 
@@ -57,8 +57,8 @@ def works() -> Callable[[object], Iterator[Utilization]]:
 
 
 def test_after_a_failure_it_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "AGAIN_S", 1000.0)
-    asked = Samples(lambda: failing, lambda _: None)
-    assert asked.wait(20) is None
-    asked.ask()
-    assert asked.fileno() is None
+    monkeypatch.setattr(deadline, "AGAIN_S", 1000.0)
+    found = Samples(lambda: failing, lambda _: None)
+    assert found.wait(20) is None
+    found.ask()
+    assert found.fileno() is None

@@ -18,7 +18,7 @@ from xpu_runtime.doctor.machine import Machine, listed
 from xpu_runtime.engines import RUNTIME_NAME, docker
 from xpu_runtime.errors import ConfigError, RootlessError
 from xpu_runtime.finding import Finding
-from xpu_runtime.linux import bounded
+from xpu_runtime.linux import deadline
 from xpu_runtime.observe import docker_api, engine
 from xpu_runtime.observe.engine import Process
 
@@ -38,7 +38,7 @@ _FIRST_TO_RESTART = (28, 2)
 
 def look(machine: Machine) -> Iterator[Finding]:
     processes = engine.running(docker.PROGRAM)
-    answers = bounded.together([partial(_running, each) for each in processes], _ENGINE_S)
+    answers = deadline.together([partial(_running, each) for each in processes], _ENGINE_S)
     for process, answer in zip(processes, answers):
         yield from answer.values
         if answer.error:
@@ -104,7 +104,7 @@ def info(path: str) -> dict[str, Any]:
 
     Ends in time as a whole: an engine that sends a byte a second would never miss the socket's limit.
     """
-    answer = bounded.one(partial(_info, path), _ANSWER_S)
+    answer = deadline.one(partial(_info, path), _ANSWER_S)
     told = answer.values[0] if answer.values else TimeoutError(errno.ETIMEDOUT, answer.error)
     if isinstance(told, Exception):
         raise told

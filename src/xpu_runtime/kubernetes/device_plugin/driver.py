@@ -16,7 +16,7 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import cgroup_records, waiting
 from xpu_runtime.ledger.store import Ledger
-from xpu_runtime.linux.bounded import Asked
+from xpu_runtime.linux.deadline import HelperProcess
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
 
@@ -32,7 +32,7 @@ class DriverLook:
         persistence mode start slowly)."""
         self._every_s = every_s
         self._answer_s = answer_s
-        self._asked = Asked(_opener, program=True)
+        self._process = HelperProcess(_opener, program=True)
         self._asked_at: float | None = None
         #: The last answer; None: none yet.
         self.inventory: Inventory | None = None
@@ -42,13 +42,13 @@ class DriverLook:
     def step(self) -> bool:
         """Asks when it is time, and takes answers; returns whether there is something new."""
         now = time.monotonic()
-        if self._asked.until is None and (self._asked_at is None or now - self._asked_at >= self._every_s):
+        if self._process.until is None and (self._asked_at is None or now - self._asked_at >= self._every_s):
             self._asked_at = now
-            self._asked.ask(None, self._answer_s)
-        answer = self._asked.answer()
+            self._process.ask(None, self._answer_s)
+        answer = self._process.answer()
         if answer is None:
             return False
-        self._asked.close()
+        self._process.close()
         before = self.inventory, self.problem
         if answer.hung:
             self.problem = f"the driver does not answer: {answer.why}"
@@ -59,7 +59,7 @@ class DriverLook:
         return before != (self.inventory, self.problem)
 
     def close(self) -> None:
-        self._asked.close()
+        self._process.close()
 
 
 def _opener() -> Callable[[object], Iterator[Inventory]]:

@@ -25,7 +25,7 @@ from xpu_runtime.placement.pod import Effort, PodShape, place
 _MOST_S = 5.0
 
 
-class Patience:
+class SearchBudget:
     """The budget of one question about many nodes: steps of placement, and time."""
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class Patience:
 
 
 def victims(
-    crew: Crew, shape: PodShape, priority: int, chosen: Collection[str], patience: Patience
+    crew: Crew, shape: PodShape, priority: int, chosen: Collection[str], budget: SearchBudget
 ) -> list[str] | None:
     """The UIDs of the pods that must end, those `chosen` by kube-scheduler among them; None if that is not
-    enough. Without patience: all of a lower priority, or None if it is not known that they are enough."""
+    enough. If `budget` is spent: all of a lower priority, or None if it is not known that they are enough."""
     lower = [
         each for each in crew.members if each[0] in chosen or (each[1] is not None and each[1] < priority)
     ]
@@ -51,21 +51,21 @@ def victims(
     for member in crew.members:
         if member[0] not in uids:
             accounting.take(crew.devices, *free, member[2])
-    if not _fits(crew, shape, free, patience):
+    if not _fits(crew, shape, free, budget):
         return None
     ending = [uid for uid in chosen if uid not in uids]
     for uid, _, held in sorted(lower, key=lambda each: (-(each[1] or 0), each[0])):
         left = list(free[0]), list(free[1])
         accounting.take(crew.devices, *left, held)
-        if uid not in chosen and _fits(crew, shape, left, patience):
+        if uid not in chosen and _fits(crew, shape, left, budget):
             free = left
         else:
             ending.append(uid)
     return ending
 
 
-def _fits(crew: Crew, shape: PodShape, free: tuple[list[int], list[int]], patience: Patience) -> bool:
-    if patience.is_spent:
+def _fits(crew: Crew, shape: PodShape, free: tuple[list[int], list[int]], budget: SearchBudget) -> bool:
+    if budget.is_spent:
         return False
     has = crew.devices
-    return place(has.cards, *free, shape, crew.binpack, patience.effort) is not None
+    return place(has.cards, *free, shape, crew.binpack, budget.effort) is not None

@@ -114,13 +114,13 @@ class Verbs:
         if not isinstance(pod, dict) or not isinstance(proposed, dict):
             raise WrongRequest("preempt takes Pod and NodeNameToMetaVictims or NodeNameToVictims")
         _, shape = self._cluster.shape(self._resources.of_pod(pod))
-        found, patience = {}, preemption.Patience()
+        found, budget = {}, preemption.SearchBudget()
         for name, theirs in proposed.items():
             chosen = [_uid_of_victim(each) for each in _field(theirs, "Pods") or ()]
-            crew = None if patience.is_spent else self._cluster.crew(name, shape)
+            crew = None if budget.is_spent else self._cluster.crew(name, shape)
             if crew is None:
                 continue
-            ending = preemption.victims(crew, shape, _priority(pod), chosen, patience)
+            ending = preemption.victims(crew, shape, _priority(pod), chosen, budget)
             # One without victims would have passed the filter; kube-scheduler refuses such an answer.
             if ending:
                 violations = _field(theirs, "NumPDBViolations") or 0

@@ -51,8 +51,8 @@ def test_a_driver_that_hangs_is_told_and_asked_again(root: Path, monkeypatch: py
     look = DriverLook(0.0, 20)
     look.step()
     monkeypatch.setattr(look, "_answer_s", 0.0)
-    os.kill(look._asked.pid, signal.SIGSTOP)
-    look._asked.until = 0.0
+    os.kill(look._process.pid, signal.SIGSTOP)
+    look._process.until = 0.0
     assert asked(look)
     assert look.problem.startswith("the driver does not answer: it did not end within")
     look._answer_s = 20
@@ -63,7 +63,7 @@ def test_a_driver_that_hangs_is_told_and_asked_again(root: Path, monkeypatch: py
 def test_a_driver_that_fails_is_told_and_asked_again(root: Path) -> None:
     look = DriverLook(0.0, 20)
     look.step()
-    os.kill(look._asked.pid, signal.SIGSEGV)
+    os.kill(look._process.pid, signal.SIGSEGV)
     assert asked(look)
     assert look.problem.startswith("the drivers cannot be asked: its process died") and not look.inventory
     assert asked(look)

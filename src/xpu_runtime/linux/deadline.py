@@ -6,7 +6,7 @@ so far are kept. All callers share one policy:
 
 - A question has a deadline. A process that misses it is killed with the programs that it has started.
 - While a process hangs in the kernel, where it cannot be killed, no other is started in its place; an asker
-  with `Patience` leaves it alone for longer and longer besides.
+  with `Backoff` leaves it alone for longer and longer besides.
 - It ends with its asker, however that ends; it has none of the asker's descriptors, as locks and pages would
   stay open for as long as it hangs. It does not hear the Ctrl-C of the asker's terminal.
 - Values are pickled, with their question's number: the answer to an interrupted question is dropped.
@@ -67,7 +67,7 @@ class Answer(Value):
         return str(XpuError(self.error, self.todo))
 
 
-class Patience:
+class Backoff:
     """How long a driver that failed is left alone: meanwhile its last answer counts."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Patience:
         self._pause = 0.0
 
 
-class Asked:
+class HelperProcess:
     """A process that is asked again and again, started when it is asked first, and anew where it has ended.
 
     Of one thread, which must live as long as the process: that is killed with it (prctl(2)).
@@ -280,28 +280,28 @@ class Asked:
 def together(calls: Sequence[Callable[[], Iterable[Any]]], seconds: float) -> list[Answer]:
     """Makes all the calls at once; an answer each, in their order, after `seconds` and `END_S` at most.
     Nothing that they print is seen."""
-    askeds: list[Asked] = []
-    answers: dict[Asked, Answer] = {}
+    processes: list[HelperProcess] = []
+    answers: dict[HelperProcess, Answer] = {}
     try:
         for call in calls:
-            askeds.append(Asked(partial(_quiet, call)))
-            askeds[-1].ask(None, seconds)
-        waiting = askeds
+            processes.append(HelperProcess(partial(_quiet, call)))
+            processes[-1].ask(None, seconds)
+        waiting = processes
         while waiting := [each for each in waiting if not _is_answered(each, answers)]:
             left = max(0.0, min(each.until or 0.0 for each in waiting) - time.monotonic())
             select.select([fd for each in waiting if (fd := each.fileno()) is not None], [], [], left)
     finally:  # Ctrl-C among the reasons
-        for each in askeds:
+        for each in processes:
             each.kill()
-        for each in askeds:
+        for each in processes:
             each.end()
-    return [answers[each] for each in askeds]
+    return [answers[each] for each in processes]
 
 
-def _is_answered(asked: Asked, answers: dict[Asked, Answer]) -> bool:
-    answer = asked.answer()
+def _is_answered(process: HelperProcess, answers: dict[HelperProcess, Answer]) -> bool:
+    answer = process.answer()
     if answer is not None:
-        answers[asked] = answer
+        answers[process] = answer
     return answer is not None
 
 

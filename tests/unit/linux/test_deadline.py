@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.errors import DeviceError
-from xpu_runtime.linux import bounded
-from xpu_runtime.linux.bounded import Answer, Asked, Patience
+from xpu_runtime.linux import deadline
+from xpu_runtime.linux.deadline import Answer, Backoff, HelperProcess
 
 
 def hangs() -> Iterator[int]:
@@ -45,7 +45,7 @@ def big() -> Iterator[bytes]:
 
 def test_each_call_has_its_answer_and_none_waits_for_another() -> None:
     started = time.monotonic()
-    answers = bounded.together([hangs, dies, fails, big, lambda: iter(())], 3)
+    answers = deadline.together([hangs, dies, fails, big, lambda: iter(())], 3)
     assert time.monotonic() - started < 20
     assert [answer.values for answer in answers] == [(1,), (2,), (3,), (bytes(3 << 20),), ()]
     assert [answer.error for answer in answers] == [
@@ -71,7 +71,7 @@ def test_a_call_ends_with_the_process_that_waits_for_it(number: signal.Signals, 
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # other tests may have left a handler
-            bounded.together([waits], 1000)
+            deadline.together([waits], 1000)
         finally:
             os._exit(1)
     reading = os.open(tmp_path / "call", os.O_RDONLY)
@@ -96,21 +96,21 @@ def test_of_several_that_cannot_be_ended_none_is_waited_for_after_the_other(
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(pid))
     monkeypatch.setattr(os, "killpg", lambda *_: None)
     started = time.monotonic()
-    answers = bounded.together([hangs] * 8, 0.5)
+    answers = deadline.together([hangs] * 8, 0.5)
     took = time.monotonic() - started
     for pid in sent:
         kill_group(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert len(sent) == 8
     assert [answer.hung for answer in answers] == [True] * 8
-    assert took < 0.5 + 4 * bounded.END_S
+    assert took < 0.5 + 4 * deadline.END_S
 
 
 def test_an_end_by_a_real_time_signal_is_told() -> None:
     def dies() -> None:
         os.kill(os.getpid(), 40)
 
-    assert bounded.one(dies, 10).error == "its process died (signal 40)"
+    assert deadline.one(dies, 10).error == "its process died (signal 40)"
 
 
 def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path) -> None:
         yield child.pid
         child.wait()
 
-    (answer,) = bounded.together([starts], 3)
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{answer.values[0]}").exists() and time.monotonic() < deadline:
+    (answer,) = deadline.together([starts], 3)
+    until = time.monotonic() + 10
+    while Path(f"/proc/{answer.values[0]}").exists() and time.monotonic() < until:
         if Path(f"/proc/{answer.values[0]}/stat").read_text().rpartition(") ")[2][0] == "Z":
             break
         time.sleep(0.01)
@@ -130,13 +130,13 @@ def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path) -> None:
 
 
 def test_a_call_that_tells_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "_MOST_BYTES", 2 << 20)
+    monkeypatch.setattr(deadline, "_MOST_BYTES", 2 << 20)
 
     def talks() -> Iterator[bytes]:
         while True:
             yield bytes(1 << 20)
 
-    (answer,) = bounded.together([talks], 60)
+    (answer,) = deadline.together([talks], 60)
     assert answer.error == "it answered more than 2 MiB" and answer.values
 
 
@@ -168,27 +168,27 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             os.waitpid(pid, 0)
 
 
-def asked_of(asked: Asked, question: object = None, seconds: float = 20) -> Answer:
-    asked.ask(question, seconds)
-    answer = asked.wait()
+def answer_of(process: HelperProcess, question: object = None, seconds: float = 20) -> Answer:
+    process.ask(question, seconds)
+    answer = process.wait()
     assert answer is not None
     return answer
 
 
 @pytest.mark.parametrize("program", [False, True])
 def test_one_process_answers_again_and_again(program: bool) -> None:
-    asked = Asked(own_id, program=program)
-    first = asked_of(asked)
+    process = HelperProcess(own_id, program=program)
+    first = answer_of(process)
     assert first.error == "" and first.values != (os.getpid(),)
-    assert asked_of(asked) == first
-    asked.close()
-    assert asked_of(asked) != first
-    asked.close()
+    assert answer_of(process) == first
+    process.close()
+    assert answer_of(process) != first
+    process.close()
 
 
 def test_it_has_its_own_process_group_as_ctrl_c_is_not_for_it() -> None:
-    with closing(Asked(own_id)) as asked:
-        assert asked_of(asked).values == (os.getpgid(asked.pid),)
+    with closing(HelperProcess(own_id)) as process:
+        assert answer_of(process).values == (os.getpgid(process.pid),)
 
 
 @pytest.mark.parametrize("program", [False, True])
@@ -197,8 +197,8 @@ def test_it_keeps_no_descriptor_of_the_asker(program: bool) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))  # open descriptors beyond it stay open
     try:
-        with closing(Asked(descriptors, program=program)) as asked:
-            (kept,) = asked_of(asked).values
+        with closing(HelperProcess(descriptors, program=program)) as process:
+            (kept,) = answer_of(process).values
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         os.close(high)
@@ -213,22 +213,22 @@ def descriptors() -> Callable[[object], Iterator[list[int]]]:
 def test_one_that_cannot_be_ended_is_the_only_one(
     started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Asked(hang)
+    process = HelperProcess(hang)
     with monkeypatch.context() as patch:
         patch.setattr(os, "kill", lambda *_: None)  # as if it were deep in the driver
         patch.setattr(os, "killpg", lambda *_: None)
-        answer = asked_of(asked, seconds=0.3)
+        answer = answer_of(process, seconds=0.3)
         assert answer.hung and answer.values == (1,) and answer.error == "it did not end within 0 s"
         for _ in range(3):
-            answer = asked_of(asked)
+            answer = answer_of(process)
             assert answer.hung
             assert answer.error == f"process {started[0]}, which was asked before, hangs and cannot be ended"
     assert len(started) == 1
     os.kill(started[0], signal.SIGKILL)
     assert os.waitid(os.P_PID, started[0], os.WEXITED | os.WNOWAIT)
-    assert asked_of(asked, seconds=0.3).error == "it did not end within 0 s"
+    assert answer_of(process, seconds=0.3).error == "it did not end within 0 s"
     assert len(started) == 2
-    asked.close()
+    process.close()
 
 
 def test_a_failure_is_reported_and_the_next_question_may_succeed(started: list[int]) -> None:
@@ -239,12 +239,12 @@ def test_a_failure_is_reported_and_the_next_question_may_succeed(started: list[i
             os._exit(1)
         return iter([7])
 
-    with closing(Asked(lambda: fails_once)) as asked:
-        assert asked_of(asked, "fail") == Answer((), "it is broken", "mend it")
-        assert asked_of(asked).values == (7,)
+    with closing(HelperProcess(lambda: fails_once)) as process:
+        assert answer_of(process, "fail") == Answer((), "it is broken", "mend it")
+        assert answer_of(process).values == (7,)
         assert len(started) == 1
-        assert asked_of(asked, "die") == Answer((), "its process died", died=True)
-        assert asked_of(asked).values == (7,)
+        assert answer_of(process, "die") == Answer((), "its process died", died=True)
+        assert answer_of(process).values == (7,)
         assert len(started) == 2
 
 
@@ -252,19 +252,19 @@ def test_an_asker_that_must_not_wait_does_not_take_an_end_for_a_hang(
     started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was just killed takes a moment."""
-    asked = Asked(hang, waits=False)
+    process = HelperProcess(hang, waits=False)
     with monkeypatch.context() as patch:
         patch.setattr(os, "kill", lambda *_: None)
         patch.setattr(os, "killpg", lambda *_: None)
-        assert asked_of(asked, seconds=0.3).hung
-        asked.ask(None, 20)
-        assert asked.until is None and asked.answer() is None
-        asked._killed_at -= bounded.END_S
-        assert "cannot be ended" in asked_of(asked).error
+        assert answer_of(process, seconds=0.3).hung
+        process.ask(None, 20)
+        assert process.until is None and process.answer() is None
+        process._killed_at -= deadline.END_S
+        assert "cannot be ended" in answer_of(process).error
     os.kill(started[0], signal.SIGKILL)
     assert os.waitid(os.P_PID, started[0], os.WEXITED | os.WNOWAIT)
-    assert asked_of(asked, seconds=0.3).error == "it did not end within 0 s"
-    asked.close()
+    assert answer_of(process, seconds=0.3).error == "it did not end within 0 s"
+    process.close()
 
 
 def test_one_that_cannot_be_opened_is_opened_by_the_next_question(tmp_path: Path) -> None:
@@ -273,29 +273,29 @@ def test_one_that_cannot_be_opened_is_opened_by_the_next_question(tmp_path: Path
             raise DeviceError("there is no driver")
         return lambda _: iter([7])
 
-    with closing(Asked(opener)) as asked:
-        assert asked_of(asked).error == "there is no driver"
+    with closing(HelperProcess(opener)) as process:
+        assert answer_of(process).error == "there is no driver"
         (tmp_path / "driver").touch()
-        assert asked_of(asked).values == (7,)
+        assert answer_of(process).values == (7,)
 
 
 def test_one_that_has_died_unasked_is_replaced() -> None:
-    with closing(Asked(own_id)) as asked:
-        first = asked_of(asked)
-        os.kill(asked.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, asked.pid, os.WEXITED | os.WNOWAIT)
-        assert asked_of(asked).values not in (first.values, ())
+    with closing(HelperProcess(own_id)) as process:
+        first = answer_of(process)
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert answer_of(process).values not in (first.values, ())
 
 
 def test_one_that_dies_with_a_question_unread_is_told() -> None:
-    with closing(Asked(own_id)) as asked:
-        asked_of(asked)
-        os.kill(asked.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, asked.pid, os.WSTOPPED)
-        asked.ask(None, 20)
-        os.kill(asked.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, asked.pid, os.WEXITED | os.WNOWAIT)
-        assert asked.wait() == Answer((), "its process died (SIGKILL)", died=True)
+    with closing(HelperProcess(own_id)) as process:
+        answer_of(process)
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        process.ask(None, 20)
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert process.wait() == Answer((), "its process died (SIGKILL)", died=True)
 
 
 def test_a_question_after_ctrl_c_gets_its_own_answer() -> None:
@@ -308,12 +308,12 @@ def test_a_question_after_ctrl_c_gets_its_own_answer() -> None:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        with closing(Asked(lambda: slow)) as asked:
-            asked.ask("first", 20)
+        with closing(HelperProcess(lambda: slow)) as process:
+            process.ask("first", 20)
             with pytest.raises(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, 0.1)
-                asked.wait()
-            assert asked_of(asked, "second").values == ("second",)
+                process.wait()
+            assert answer_of(process, "second").values == ("second",)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -325,31 +325,31 @@ def test_where_no_process_can_be_started_nothing_stays_open(monkeypatch: pytest.
 
     gc.collect()  # earlier tests may have left some in cycles
     before = os.listdir("/proc/self/fd")
-    asked = Asked(own_id)
+    process = HelperProcess(own_id)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fork", none_left)
         error = "its process cannot be started (Resource temporarily unavailable)"
-        assert asked_of(asked).error == error
+        assert answer_of(process).error == error
     assert os.listdir("/proc/self/fd") == before
-    assert asked_of(asked).values
-    asked.close()
+    assert answer_of(process).values
+    process.close()
 
 
-# Patience
+# Backoff
 
 
 def test_a_driver_that_hangs_is_left_alone_for_longer_and_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    patience, hung = Patience(), Answer((), "it did not end", hung=True)
+    backoff, hung = Backoff(), Answer((), "it did not end", hung=True)
     for pause in (60, 120, 240, 480, 600, 600):
-        assert patience.last() is None
-        patience.take(hung)
+        assert backoff.last() is None
+        backoff.take(hung)
         now += pause - 1
-        assert patience.last() == hung
+        assert backoff.last() == hung
         now += 1
-    patience.reset()
+    backoff.reset()
     for answer in (hung, Answer((), "no driver"), Answer((), "no driver")):
-        patience.take(answer)
+        backoff.take(answer)
         now += 60
-        assert patience.last() is None
+        assert backoff.last() is None
