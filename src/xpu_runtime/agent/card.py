@@ -12,8 +12,8 @@ If no slice is at work, or none can borrow, a few looks a second are enough.
 from __future__ import annotations
 
 from xpu_runtime.agent import crosscheck, policy
-from xpu_runtime.agent.demand import Demand
-from xpu_runtime.agent.policy import Wish
+from xpu_runtime.agent.demand import DemandEstimator
+from xpu_runtime.agent.policy import Demand
 from xpu_runtime.limits.compute import LOST_S, ROUND_SHIFT, WHOLE, SlicePages, unpack
 
 _S = 1_000_000_000
@@ -61,7 +61,7 @@ class Watched:
         self.seen = page.look()
         self._terms = page.terms()
         used, waits = unpack(self.seen) if len(self.seen) == _WHOLE_LOOK else (0, 0)
-        self.demand = Demand(page.cap, *page.policy, used, waits, now)
+        self.demand = DemandEstimator(page.cap, *page.policy, used, waits, now)
         self.debt = crosscheck.Debt()
         #: Whether the driver's samples separate it from others.
         self.sampled = True
@@ -192,12 +192,12 @@ class Card:
         others_at = _before(now + (round_ns if self._borrowing else _UNLENT_NS), round_ns)
         for each in self.slices:
             if now >= each.look_at:
-                wish = each.demand.wish
+                current = each.demand.current
                 content = each.look()
-                if content != each.seen or wish.need:
+                if content != each.seen or current.need:
                     each.seen = content
-                    wish = self._take(each, content, now)
-                if wish.backlog:
+                    current = self._take(each, content, now)
+                if current.backlog:
                     wait = min(_BACKLOG_NS * WHOLE // (each.share or 1), _LONGEST_BACKLOG_NS)
                     each.look_at = _before(now + max(wait, round_ns), round_ns)
                 else:
@@ -211,22 +211,22 @@ class Card:
         self.busy = self._working or now - self._working_at < _QUIET_NS
         self.due = due if self.busy and self._contended else _before(now + LOOK_NS, round_ns)
 
-    def _take(self, each: Watched, content: bytes, now: int) -> Wish:
+    def _take(self, each: Watched, content: bytes, now: int) -> Demand:
         demand = each.demand
-        before = demand.wish
+        before = demand.current
         if len(content) != _WHOLE_LOOK:
             demand.lost(now)
         elif not demand.see(*unpack(content), now):
             return before
-        wish = demand.update(each.share, now)
-        if wish is not before:
+        current = demand.update(each.share, now)
+        if current is not before:
             self._changed = True
-        return wish
+        return current
 
     def _decide(self, now: int, number: int, round_ns: int) -> bool:
         if self._changed:
             self._changed = False
-            self._shares = policy.shares([each.demand.wish for each in self.slices])
+            self._shares = policy.shares([each.demand.current for each in self.slices])
             borrowing = any(each.demand.borrows for each in self.slices)
             if borrowing and not self._borrowing:
                 for each in self.slices:

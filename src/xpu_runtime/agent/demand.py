@@ -10,7 +10,7 @@ takes a look's values and returns whether they matter; only then is the demand c
 
 from __future__ import annotations
 
-from xpu_runtime.agent.policy import FIXED, LOW, NORMAL, Wish
+from xpu_runtime.agent.policy import FIXED, LOW, NORMAL, Demand
 from xpu_runtime.limits.compute import WHOLE
 
 MS = 1_000_000
@@ -38,7 +38,7 @@ _FADING = 0.93
 _STEP = 250
 
 
-class Demand:
+class DemandEstimator:
     """One slice. Times in ns of one clock, shares in ten-thousandths."""
 
     __slots__ = (
@@ -52,9 +52,9 @@ class Demand:
         "_window_from",
         "_window_used",
         "cap",
+        "current",
         "priority",
         "sched",
-        "wish",
     )
 
     def __init__(self, cap: int, sched: int, priority: int, used: int, waits: int, now: int) -> None:
@@ -67,7 +67,7 @@ class Demand:
         #: It used about its share in the last window.
         self._about = False
         #: As reckoned last, for policy.py.
-        self.wish = Wish(cap, sched, priority, False, 0)
+        self.current = Demand(cap, sched, priority, False, 0)
 
     @property
     def governed(self) -> bool:
@@ -77,21 +77,21 @@ class Demand:
     @property
     def is_active(self) -> bool:
         """Whether it used the device or waited for it, at the last computation."""
-        return self.wish.need > 0
+        return self.current.need > 0
 
     @property
     def borrows(self) -> bool:
         """Whether it can use more than its own share when others leave some."""
         if self.priority == LOW:
             return self.is_active
-        return self.sched != FIXED and (self.wish.backlog or (self.is_active and self._peak > self.cap))
+        return self.sched != FIXED and (self.current.backlog or (self.is_active and self._peak > self.cap))
 
     def set(self, cap: int, sched: int, priority: int) -> bool:
         """Takes over changes by `xpu set`; returns whether there were any."""
         if (cap, sched, priority) == (self.cap, self.sched, self.priority):
             return False
         self.cap, self.sched, self.priority = cap, sched, priority
-        self.wish = self.wish._replace(cap=cap, sched=sched, priority=priority)
+        self.current = self.current._replace(cap=cap, sched=sched, priority=priority)
         return True
 
     def see(self, used: int, waits: int, now: int) -> bool:
@@ -99,27 +99,27 @@ class Demand:
         if waits != self._waits:
             self._waits = waits
             self._wants_until = max(self._wants_until, now + HOLD_NS)
-            if not self.wish.backlog:
+            if not self.current.backlog:
                 self._take(used, now)
                 return True
         if used > self._used:
-            idle = not self.wish.need
+            idle = not self.current.need
             self._take(used, now)
             if idle:
                 return True
         elif used < self._used:
             # A correction: a launch took less time than predicted. It is no sign of another launch.
             self._used = used
-        return self.wish.need > 0 and (now >= self._window_from + _WINDOW_NS or now >= self._until())
+        return self.current.need > 0 and (now >= self._window_from + _WINDOW_NS or now >= self._until())
 
     def _until(self) -> int:
-        """When the present wish ends, if there is no further sign of it."""
-        if not self.wish.backlog:
+        """When the present demand ends, if there is no further sign of it."""
+        if not self.current.backlog:
             return self._last_use() + HOLD_NS
         return max(self._wants_until, self._last_use() + HOLD_NS) if self._about else self._wants_until
 
     def _take(self, used: int, now: int) -> None:
-        if not self.wish.need and now >= self._last_use() + _FORGET_NS:
+        if not self.current.need and now >= self._last_use() + _FORGET_NS:
             # Its next use is not known yet: until it is, it keeps its whole cap.
             self._peak, self._window_from, self._window_used = float(WHOLE), now, self._used
         more = used - self._used
@@ -136,7 +136,7 @@ class Demand:
         """The container has cut its page: nothing in it launches with that any more."""
         self._used_at = self._running_until = self._wants_until = now - HOLD_NS
 
-    def update(self, share: int, now: int) -> Wish:
+    def update(self, share: int, now: int) -> Demand:
         """The slice's demand, after `see` has returned True; `share` is its present share.
 
         If the demand equals the last one, nothing has to be decided again.
@@ -154,9 +154,9 @@ class Demand:
         else:
             need = int(self._peak * _HEADROOM) + _LEAST
             need = min(-(-need // _STEP) * _STEP, WHOLE)
-        if (backlog, need) != (self.wish.backlog, self.wish.need):
-            self.wish = Wish(self.cap, self.sched, self.priority, backlog, need)
-        return self.wish
+        if (backlog, need) != (self.current.backlog, self.current.need):
+            self.current = Demand(self.cap, self.sched, self.priority, backlog, need)
+        return self.current
 
     def _measure(self, share: int, passed: int, now: int) -> None:
         """The window is over: how much was used in it."""

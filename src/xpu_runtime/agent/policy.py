@@ -21,7 +21,7 @@ NORMAL, LOW, HIGH = range(3)
 FLOOR = 100
 
 
-class Wish(NamedTuple):
+class Demand(NamedTuple):
     """A slice's settings, and its present demand."""
 
     cap: int
@@ -33,7 +33,7 @@ class Wish(NamedTuple):
     need: int
 
 
-def shares(wishes: list[Wish]) -> list[int]:
+def shares(demands: list[Demand]) -> list[int]:
     """The share of each slice, in the same order.
 
     No slice with a backlog has less than its cap or FLOOR (see `_guaranteed`); if one of them is burst or
@@ -42,31 +42,34 @@ def shares(wishes: list[Wish]) -> list[int]:
     low priority it gets the unused part of its cap. If no other slice has a cap, burst and weight slices have
     the whole device, wanted or not.
     """
-    if sum(wish.cap > 0 for wish in wishes) == 1:
-        return [WHOLE if wish.cap and wish.sched != FIXED else wish.cap for wish in wishes]
-    most = [_most(wish) for wish in wishes]
-    have = _guaranteed(wishes, most)
+    if sum(demand.cap > 0 for demand in demands) == 1:
+        return [WHOLE if demand.cap and demand.sched != FIXED else demand.cap for demand in demands]
+    most = [_most(demand) for demand in demands]
+    have = _guaranteed(demands, most)
     left = WHOLE - sum(have)
     hungry = [n for n, share in enumerate(have) if share < most[n]]
     if left > 0 and hungry:
         for priority in (HIGH, NORMAL, LOW):
-            of = [n for n in hungry if wishes[n].priority == priority]
-            left -= _fill(wishes, have, most, of, left)
+            of = [n for n in hungry if demands[n].priority == priority]
+            left -= _fill(demands, have, most, of, left)
     if left > 0:
         # No slice is known to want it; working slices may find a use for it.
-        _spread(wishes, have, left)
-    return [_told(wish, share, max(left, 0)) for wish, share in zip(wishes, have)]
+        _spread(demands, have, left)
+    return [_told(demand, share, max(left, 0)) for demand, share in zip(demands, have)]
 
 
-def _guaranteed(wishes: list[Wish], most: list[int]) -> list[int]:
+def _guaranteed(demands: list[Demand], most: list[int]) -> list[int]:
     """Each slice's share before the rest is shared out: its cap as far as it needs it; low: FLOOR.
 
     Caps of a device add up to WHOLE at most, as the ledger books them. If they exceed it, all but fixed ones
     are cut in proportion.
     """
-    have = [min(wish.cap, need, FLOOR if wish.priority == LOW else WHOLE) for wish, need in zip(wishes, most)]
+    have = [
+        min(demand.cap, need, FLOOR if demand.priority == LOW else WHOLE)
+        for demand, need in zip(demands, most)
+    ]
     over = sum(have) - WHOLE
-    elastic = [n for n, wish in enumerate(wishes) if wish.sched != FIXED and have[n]]
+    elastic = [n for n, demand in enumerate(demands) if demand.sched != FIXED and have[n]]
     if over > 0 and elastic:
         sum_elastic = sum(have[n] for n in elastic)
         for n in elastic:
@@ -74,31 +77,31 @@ def _guaranteed(wishes: list[Wish], most: list[int]) -> list[int]:
     return have
 
 
-def _most(wish: Wish) -> int:
+def _most(demand: Demand) -> int:
     """The share that a slice can make use of."""
-    allowed = wish.cap if wish.sched == FIXED else WHOLE
-    return allowed if wish.backlog else min(wish.need, allowed)
+    allowed = demand.cap if demand.sched == FIXED else WHOLE
+    return allowed if demand.backlog else min(demand.need, allowed)
 
 
-def _weights(wishes: list[Wish], of: list[int]) -> list[int]:
+def _weights(demands: list[Demand], of: list[int]) -> list[int]:
     """The proportions in which the slices `of` share time beyond their caps.
 
     A burst slice beside weight slices counts as one of the average cap.
     """
-    caps = [wishes[n].cap for n in of]
-    if all(wishes[n].sched != BURST for n in of):
+    caps = [demands[n].cap for n in of]
+    if all(demands[n].sched != BURST for n in of):
         return caps
     average = -(-sum(caps) // len(caps))
-    return [average if wishes[n].sched == BURST else cap for n, cap in zip(of, caps)]
+    return [average if demands[n].sched == BURST else cap for n, cap in zip(of, caps)]
 
 
-def _fill(wishes: list[Wish], have: list[int], most: list[int], hungry: list[int], left: int) -> int:
+def _fill(demands: list[Demand], have: list[int], most: list[int], hungry: list[int], left: int) -> int:
     """Shares `left` out among the slices `hungry`, by their weights, as far as each can use it.
 
     Returns how much that was.
     """
     given = 0
-    while left > given and (total := sum(weights := _weights(wishes, hungry))):
+    while left > given and (total := sum(weights := _weights(demands, hungry))):
         before, rest = given, left - given
         for n, weight in zip(hungry, weights):
             part = min(rest * weight // total, most[n] - have[n])
@@ -111,17 +114,19 @@ def _fill(wishes: list[Wish], have: list[int], most: list[int], hungry: list[int
     return given
 
 
-def _spread(wishes: list[Wish], have: list[int], left: int) -> None:
-    working = [n for n, wish in enumerate(wishes) if wish.sched != FIXED and (wish.backlog or wish.need)]
-    weights = _weights(wishes, working)
+def _spread(demands: list[Demand], have: list[int], left: int) -> None:
+    working = [
+        n for n, demand in enumerate(demands) if demand.sched != FIXED and (demand.backlog or demand.need)
+    ]
+    weights = _weights(demands, working)
     for n, weight in zip(working, weights):
         have[n] = min(WHOLE, have[n] + left * weight // sum(weights))
 
 
-def _told(wish: Wish, share: int, left: int) -> int:
-    if wish.priority == LOW:
+def _told(demand: Demand, share: int, left: int) -> int:
+    if demand.priority == LOW:
         # It gets less than its cap, because its first launches must not take from the slices above it.
-        return max(share, min(wish.cap, share + left), min(wish.cap, FLOOR))
-    if wish.sched == FIXED:
-        return wish.cap
-    return share if wish.backlog else max(share, wish.cap)
+        return max(share, min(demand.cap, share + left), min(demand.cap, FLOOR))
+    if demand.sched == FIXED:
+        return demand.cap
+    return share if demand.backlog else max(share, demand.cap)

@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpu_runtime.agent.policy import BURST, FIXED, FLOOR, HIGH, LOW, NORMAL, WEIGHT, Wish, shares
+from xpu_runtime.agent.policy import BURST, FIXED, FLOOR, HIGH, LOW, NORMAL, WEIGHT, Demand, shares
 from xpu_runtime.limits.compute import WHOLE
 
 
-def wants(percent: int, sched: int = FIXED, priority: int = NORMAL) -> Wish:
-    return Wish(percent * 100, sched, priority, True, WHOLE)
+def wants(percent: int, sched: int = FIXED, priority: int = NORMAL) -> Demand:
+    return Demand(percent * 100, sched, priority, True, WHOLE)
 
 
-def idle(percent: int, sched: int = FIXED, priority: int = NORMAL) -> Wish:
-    return Wish(percent * 100, sched, priority, False, 0)
+def idle(percent: int, sched: int = FIXED, priority: int = NORMAL) -> Demand:
+    return Demand(percent * 100, sched, priority, False, 0)
 
 
-def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) -> Wish:
-    return Wish(percent * 100, sched, priority, False, need * 100)
+def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) -> Demand:
+    return Demand(percent * 100, sched, priority, False, need * 100)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "percents"),
+    ("demands", "percents"),
     [
         # fixed: always the cap
         ([wants(30), wants(70)], [30, 70]),
@@ -63,14 +63,14 @@ def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) ->
         ([wants(30), idle(30, BURST, LOW)], [30, 30]),
     ],
 )
-def test_shares(wishes: list[Wish], percents: list[int]) -> None:
-    assert shares(wishes) == pytest.approx([percent * 100 for percent in percents], abs=2)
+def test_shares(demands: list[Demand], percents: list[int]) -> None:
+    assert shares(demands) == pytest.approx([percent * 100 for percent in percents], abs=2)
 
 
 @st.composite
-def devices(draw: st.DrawFn) -> list[Wish]:
+def devices(draw: st.DrawFn) -> list[Demand]:
     """Slices whose caps are no more than the device, as the ledger books them."""
-    wishes: list[Wish] = []
+    demands: list[Demand] = []
     left = WHOLE
     for _ in range(draw(st.integers(1, 8))):
         if left < 1:
@@ -79,68 +79,70 @@ def devices(draw: st.DrawFn) -> list[Wish]:
         left -= cap
         backlog = draw(st.booleans())
         need = WHOLE if backlog else draw(st.sampled_from([0, 0, 250, 3000, WHOLE]))
-        wishes.append(Wish(cap, draw(st.integers(0, 2)), draw(st.integers(0, 2)), backlog, need))
-    return wishes
+        demands.append(Demand(cap, draw(st.integers(0, 2)), draw(st.integers(0, 2)), backlog, need))
+    return demands
 
 
 @given(devices())
 def test_a_cap_is_always_available_but_to_low_priority_and_fixed_is_never_above_it(
-    wishes: list[Wish],
+    demands: list[Demand],
 ) -> None:
-    for wish, share in zip(wishes, shares(wishes)):
+    for demand, share in zip(demands, shares(demands)):
         assert 0 < share <= WHOLE
-        if wish.priority == LOW:
-            assert share >= min(FLOOR, wish.cap)
+        if demand.priority == LOW:
+            assert share >= min(FLOOR, demand.cap)
         else:
-            assert share >= wish.cap
-        if wish.sched == FIXED:
-            assert share <= wish.cap
+            assert share >= demand.cap
+        if demand.sched == FIXED:
+            assert share <= demand.cap
 
 
 @given(devices())
-def test_the_wanted_time_is_given_out_whole_and_once(wishes: list[Wish]) -> None:
+def test_the_wanted_time_is_given_out_whole_and_once(demands: list[Demand]) -> None:
     """Together with the needs of slices without a backlog, the shares add up to exactly the device."""
-    told = shares(wishes)
+    told = shares(demands)
     given_out = 0
-    for wish, share in zip(wishes, told):
-        if wish.backlog:
+    for demand, share in zip(demands, told):
+        if demand.backlog:
             given_out += share
-    hungry = [wish for wish in wishes if wish.backlog and wish.sched != FIXED]
-    needed = sum(min(wish.need, wish.cap) for wish in wishes if not wish.backlog and wish.priority != LOW)
+    hungry = [demand for demand in demands if demand.backlog and demand.sched != FIXED]
+    needed = sum(
+        min(demand.need, demand.cap) for demand in demands if not demand.backlog and demand.priority != LOW
+    )
     assert given_out + needed <= WHOLE
-    if hungry and all(wish.backlog or not wish.need for wish in wishes):
+    if hungry and all(demand.backlog or not demand.need for demand in demands):
         assert given_out == WHOLE
 
 
 @given(devices())
-def test_those_of_one_kind_have_shares_in_proportion_to_their_caps(wishes: list[Wish]) -> None:
-    alike = [Wish(wish.cap, WEIGHT, NORMAL, True, WHOLE) for wish in wishes]
-    caps = sum(wish.cap for wish in alike)
-    for wish, share in zip(alike, shares(alike)):
-        assert abs(share - wish.cap * WHOLE / caps) <= len(alike)
+def test_those_of_one_kind_have_shares_in_proportion_to_their_caps(demands: list[Demand]) -> None:
+    alike = [Demand(demand.cap, WEIGHT, NORMAL, True, WHOLE) for demand in demands]
+    caps = sum(demand.cap for demand in alike)
+    for demand, share in zip(alike, shares(alike)):
+        assert abs(share - demand.cap * WHOLE / caps) <= len(alike)
 
 
 @given(devices(), st.data())
 def test_a_claim_to_want_more_takes_nothing_that_another_is_guaranteed(
-    wishes: list[Wish], data: st.DataObject
+    demands: list[Demand], data: st.DataObject
 ) -> None:
-    liar = data.draw(st.integers(0, len(wishes) - 1))
-    claimed = list(wishes)
+    liar = data.draw(st.integers(0, len(demands) - 1))
+    claimed = list(demands)
     claimed[liar] = claimed[liar]._replace(backlog=True, need=WHOLE)
-    for n, (wish, share) in enumerate(zip(claimed, shares(claimed))):
-        if n != liar and wish.priority != LOW:
-            assert share >= wish.cap
+    for n, (demand, share) in enumerate(zip(claimed, shares(claimed))):
+        if n != liar and demand.priority != LOW:
+            assert share >= demand.cap
 
 
 @given(st.lists(st.integers(1, WHOLE), min_size=1, max_size=12), st.data())
 def test_caps_that_are_more_than_the_device_leave_nobody_without(
     caps: list[int], data: st.DataObject
 ) -> None:
-    wishes = [
-        Wish(cap, data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2)), need == WHOLE, need)
+    demands = [
+        Demand(cap, data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2)), need == WHOLE, need)
         for cap in caps
         for need in [data.draw(st.sampled_from([0, 250, WHOLE]))]
     ]
-    for wish, share in zip(wishes, shares(wishes)):
-        assert share >= min(FLOOR, wish.cap)
+    for demand, share in zip(demands, shares(demands)):
+        assert share >= min(FLOOR, demand.cap)
         assert share <= WHOLE
