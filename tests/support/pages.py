@@ -51,7 +51,7 @@ def followed_by(tests: str) -> list[Path]:
         page
         for folder in ("docs/how-to", "docs/tutorials")
         for page in sorted((REPOSITORY / folder).glob("*.md"))
-        if "```console" in page.read_text()
+        if any(isinstance(step, Command) for step in steps(page))
         and _ELSEWHERE.get(str(page.relative_to(REPOSITORY)), "tests/distributions") == tests
     ]
 
