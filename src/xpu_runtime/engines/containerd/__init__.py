@@ -6,8 +6,9 @@ drop-in would remove the user's own runtimes. For containerd 1, and if nothing i
 block at the end of config.toml. The rest of that file stays byte for byte. The names of the tables depend on
 its `version`; a file without one has version 1 (docs/man/containerd-config.toml.5).
 
-engines/_blocks.py changes the text. reader.py finds the containerd that reads it. merged.py merges all files
-as containerd does. outcome.py states the result for our runtime. textfile.py writes.
+engines/_blocks.py adds the block. in_place.py changes the file's own tables. reader.py finds the containerd
+that reads them. merged.py merges all files as containerd does. outcome.py states the result for our runtime.
+textfile.py writes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tomlkit
 
 from xpu_runtime import engines, textfile
 from xpu_runtime.engines import RUNTIME_NAME, _blocks
-from xpu_runtime.engines.containerd import merged, reader
+from xpu_runtime.engines.containerd import in_place, merged, reader
 from xpu_runtime.engines.containerd.outcome import noted, systemd_cgroup
 from xpu_runtime.engines.containerd.reader import (
     containerd_path,
@@ -82,13 +83,13 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
     reader.check_stays(file)
     # A drop-in beside an entry in config.toml would be a second copy. A containerd that does not merge would
     # see no other tables of the CRI plugin.
-    set_as_default |= any(_blocks.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
+    set_as_default |= any(in_place.default_of(drop_in.text, containerd) == RUNTIME_NAME for drop_in in there)
     text = file.text
     notes: tuple[str, ...] = ()
     wanted, added = {**copy.deepcopy(data), **beginning}, dict(beginning)
     present = _blocks.below(file.path, data, path)
     if present is not None and _is_anothers(file, present, path, runtime_path):
-        text, present = _blocks.set_aside(text, path), None
+        text, present = in_place.set_aside(text, path), None
         del _blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME]
         notes = (f"runtimes.{RUNTIME_NAME} was another program's; unconfigure brings that back",)
     ours = _ours(file.path, present, table, runtime_path)
@@ -97,18 +98,18 @@ def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[
             _enter(file.path, target, table, containerd, ours)
     elif present != ours:
         _blocks.below(file.path, wanted, path[:-1])[RUNTIME_NAME] = ours
-        text = _blocks.changed_at(file.path, text, path, ours)
-    default = (_blocks.below(file.path, data, containerd) or {}).get(_blocks.DEFAULT)
+        text = in_place.changed_at(file.path, text, path, ours)
+    default = (_blocks.below(file.path, data, containerd) or {}).get(in_place.DEFAULT)
     if default == RUNTIME_NAME and _blocks.below(file.path, data, path) is None:
-        notes = (f"{_blocks.DEFAULT} was {RUNTIME_NAME} already; unconfigure takes that out, too",)
+        notes = (f"{in_place.DEFAULT} was {RUNTIME_NAME} already; unconfigure takes that out, too",)
     if set_as_default and default != RUNTIME_NAME:
-        _blocks.below(file.path, wanted, containerd, make=True)[_blocks.DEFAULT] = RUNTIME_NAME
-        changed = _blocks.with_default(text, containerd, default)
+        _blocks.below(file.path, wanted, containerd, make=True)[in_place.DEFAULT] = RUNTIME_NAME
+        changed = in_place.with_default(text, containerd, default)
         if changed is None:
-            _blocks.below(file.path, added, containerd, make=True)[_blocks.DEFAULT] = RUNTIME_NAME
+            _blocks.below(file.path, added, containerd, make=True)[in_place.DEFAULT] = RUNTIME_NAME
         text = changed or text
     text = _blocks.with_block(text, added, file.state is None)
-    _blocks.check(file.path, text, wanted, containerd)
+    in_place.check(file.path, text, wanted, containerd)
     edits = (Edit(file, text, notes), *_without_ours(there, data, runtime_path))
     return noted(file, edits, version, installed is not None, runtime_path, set_as_default)
 
@@ -165,7 +166,7 @@ def is_default(file: TextFile) -> bool | None:
     defaults: set[str] = set()
     for path in sources(file):
         for name, value in _settings(data(textfile.read(path))):
-            if name == _blocks.DEFAULT and isinstance(value, str):
+            if name == in_place.DEFAULT and isinstance(value, str):
                 defaults.add(value)
             options = value.get("options") if isinstance(value, dict) else None
             program = options.get("BinaryName") if isinstance(options, dict) else None
@@ -224,9 +225,9 @@ def _unconfigured(file: TextFile) -> Edit:
     tables = _blocks.below(file.path, wanted, containerd)
     present = runtimes.get(RUNTIME_NAME)
     notes: tuple[str, ...] = ()
-    if tables.get(_blocks.DEFAULT) == RUNTIME_NAME and present is None:
+    if tables.get(in_place.DEFAULT) == RUNTIME_NAME and present is None:
         notes = (
-            f"{_blocks.DEFAULT} was {RUNTIME_NAME}, without a table of that runtime: the CRI plugin would "
+            f"{in_place.DEFAULT} was {RUNTIME_NAME}, without a table of that runtime: the CRI plugin would "
             "not load with it, and takes runc",
         )
     is_anothers = present is not None and _is_anothers(file, present, ours)
@@ -245,19 +246,19 @@ def _unconfigured(file: TextFile) -> Edit:
         else:
             del wanted[key]
     text = _blocks.without_blocks(text, kept)
-    was_default = (_blocks.below(file.path, theirs, containerd) or {}).get(_blocks.DEFAULT) == RUNTIME_NAME
+    was_default = (_blocks.below(file.path, theirs, containerd) or {}).get(in_place.DEFAULT) == RUNTIME_NAME
     if not is_anothers:
-        text = _blocks.brought_back(_blocks.changed_at(file.path, text, ours, None))
+        text = in_place.brought_back(in_place.changed_at(file.path, text, ours, None))
         before = _blocks.below(file.path, _blocks.parse(file.path, text), ours)
         if before is not None:
             runtimes[RUNTIME_NAME] = before
-    is_theirs = was_default and RUNTIME_NAME in runtimes and not _blocks.is_default_ours(text)
-    if tables.get(_blocks.DEFAULT) == RUNTIME_NAME and not is_theirs:
-        del tables[_blocks.DEFAULT]
-        text = _blocks.without_default(file.path, text, containerd)
-        if (default := _blocks.default_of(text, containerd)) is not None:
-            tables[_blocks.DEFAULT] = default
-    _blocks.check(file.path, text, wanted, containerd)
+    is_theirs = was_default and RUNTIME_NAME in runtimes and not in_place.is_default_ours(text)
+    if tables.get(in_place.DEFAULT) == RUNTIME_NAME and not is_theirs:
+        del tables[in_place.DEFAULT]
+        text = in_place.without_default(file.path, text, containerd)
+        if (default := in_place.default_of(text, containerd)) is not None:
+            tables[in_place.DEFAULT] = default
+    in_place.check(file.path, text, wanted, containerd)
     return Edit(file, text, notes)
 
 
@@ -293,9 +294,9 @@ def _configure_drop_in(
     _enter(file.path, wanted, table, containerd, _ours(file.path, mine, table, runtime_path))
     if (
         set_as_default
-        or (_blocks.below(file.path, present, theirs) or {}).get(_blocks.DEFAULT) == RUNTIME_NAME
+        or (_blocks.below(file.path, present, theirs) or {}).get(in_place.DEFAULT) == RUNTIME_NAME
     ):
-        _blocks.below(file.path, wanted, containerd)[_blocks.DEFAULT] = RUNTIME_NAME
+        _blocks.below(file.path, wanted, containerd)[in_place.DEFAULT] = RUNTIME_NAME
     text = file.text if present == wanted else f"{_blocks.BEGIN}\n{tomlkit.dumps(wanted)}"
     return Edit(file, text)
 
@@ -307,14 +308,14 @@ def _must_be_ours(
     others = copy.deepcopy(present)
     others.pop("version", None)
     table = _blocks.below(file.path, others, containerd) or {}
-    if table.get(_blocks.DEFAULT) == RUNTIME_NAME:
-        del table[_blocks.DEFAULT]
+    if table.get(in_place.DEFAULT) == RUNTIME_NAME:
+        del table[in_place.DEFAULT]
     runtimes = table.get("runtimes", {})
     if _is_ours(runtimes.get(RUNTIME_NAME, {}), runtime_path):
         del runtimes[RUNTIME_NAME]
         if runtimes.get("runc") == _PLAIN_RUNC:
             del runtimes["runc"]
-    if _blocks.without_empty_tables(others):
+    if in_place.without_empty_tables(others):
         raise ConfigError(
             f"{file.path} has more than our runtime, which writes and removes that file as a whole",
             "move the rest to another file of that folder; nothing was changed",
@@ -345,7 +346,7 @@ def _ours(path: str, present: Any, table: dict[str, Any], runtime_path: str) -> 
 def _modelled(table: dict[str, Any]) -> dict[str, Any]:
     """A table like that of the default runtime or, if that runs in another way, of runc. Only a runtime that
     runs as ours does is a model."""
-    names = [name for name in (table.get(_blocks.DEFAULT), "runc") if name != RUNTIME_NAME]
+    names = [name for name in (table.get(in_place.DEFAULT), "runc") if name != RUNTIME_NAME]
     # A runtime without a type is broken, but its options still show the node's settings.
     models = [copy.deepcopy(merged.runtime(table, name)) for name in names]
     return next(

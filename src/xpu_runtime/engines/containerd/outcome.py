@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xpu_runtime.engines import RUNTIME_NAME, _blocks
-from xpu_runtime.engines.containerd import merged
+from xpu_runtime.engines.containerd import in_place, merged
 from xpu_runtime.engines.containerd.reader import DROP_IN, containerd_path, version_for
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
@@ -59,7 +59,7 @@ def unseen(
     read = merged.files(file, becoming, version)
     table = merged.containerd_table(read, version)
     named = merged.options(table, RUNTIME_NAME).get("BinaryName") == runtime_path
-    if named and (not as_default or table.get(_blocks.DEFAULT) == RUNTIME_NAME):
+    if named and (not as_default or table.get(in_place.DEFAULT) == RUNTIME_NAME):
         return None
     who = f"containerd {version[0]}.{version[1]}"
     if version >= merged.MERGES and plugin == merged.PLUGINS[1]:
@@ -80,11 +80,13 @@ def unseen(
                 f"use --config {other.path}",
             )
         alone = merged.containerd_table([other], version)
-        if tables and (tables != [plugin] or _blocks.DEFAULT in alone or merged.runtime(alone, RUNTIME_NAME)):
+        if tables and (
+            tables != [plugin] or in_place.DEFAULT in alone or merged.runtime(alone, RUNTIME_NAME)
+        ):
             return ConfigError(
                 f"{other.path}, which is imported, has tables of plugins.{tables[0]}, and {who} takes "
                 f"those in the place of ours in plugins.{plugin}",
-                f"give it the version of {file.path}, without {RUNTIME_NAME} and {_blocks.DEFAULT}",
+                f"give it the version of {file.path}, without {RUNTIME_NAME} and {in_place.DEFAULT}",
             )
     return ConfigError(f"{who} does not take our runtime from {file.path}", "see its log at its start")
 
@@ -108,7 +110,7 @@ def unlike_others(
 
 def systemd_cgroup(table: dict[str, Any]) -> tuple[str, bool] | None:
     """The runtime that sets the cgroup driver, and whether that is systemd; None if no runtime sets it."""
-    for name in (table.get(_blocks.DEFAULT), "runc"):
+    for name in (table.get(in_place.DEFAULT), "runc"):
         options = merged.options(table, name)
         if name != RUNTIME_NAME and "SystemdCgroup" in options:
             return str(name), bool(options["SystemdCgroup"])
