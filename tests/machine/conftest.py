@@ -10,6 +10,6 @@ from . import machine as emulated
 
 
 @pytest.fixture(scope="session")
-def told(debs: list[Path], kubernetes_image: Path) -> emulated.Told:
+def output(debs: list[Path], kubernetes_image: Path) -> emulated.Output:
     """The machine's results; if it cannot be made, every test that uses it fails with the reason."""
     return emulated.boot(emulated.REPOSITORY / "build" / "machine", debs, kubernetes_image)

@@ -89,7 +89,7 @@ class MachineError(Exception):
     """There is no such machine here, or it did not finish its work; the message says why."""
 
 
-class Told:
+class Output:
     """A machine's output: each check's result by the check's name, and the end of its console."""
 
     def __init__(self, lines: str, console: str) -> None:
@@ -131,7 +131,7 @@ def _make(folder: Path) -> None:
     shutil.rmtree(root)
 
 
-def boot(cache: Path, debs: list[Path], kubernetes_image: Path) -> Told:
+def boot(cache: Path, debs: list[Path], kubernetes_image: Path) -> Output:
     """Starts the machine, waits until it is off, and returns its output.
 
     MachineError if it cannot be made, or reports nothing.
@@ -157,10 +157,10 @@ def boot(cache: Path, debs: list[Path], kubernetes_image: Path) -> Told:
             _run(command, "the emulator failed", timeout=PATIENCE, environ={**os.environ, "TMPDIR": name})
         except subprocess.TimeoutExpired:
             late = f"\nit was not off after {PATIENCE} s, and was stopped"
-        told = Told(_text(results), _text(console)[-3000:] + late)
-    if not told.results:
-        raise MachineError(f"the machine told nothing; it said last:\n{told.console}")
-    return told
+        output = Output(_text(results), _text(console)[-3000:] + late)
+    if not output.results:
+        raise MachineError(f"the machine told nothing; it said last:\n{output.console}")
+    return output
 
 
 def _product(scratch: Path, debs: list[Path], kubernetes_image: Path) -> Path:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from . import checks
-from .machine import Told
+from .machine import Output
 
 # The first test waits for the machine, which takes two processors, and perhaps for its packages.
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.alone]
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in checks.ALL])
-def test_on_a_machine_with_systemd(told: Told, check: str) -> None:
-    if check not in told.results:
-        pytest.fail(f"the machine went off before it; it said last:\n{told.console}", pytrace=False)
-    if not told.results[check]["ok"]:
-        pytest.fail(told.results[check]["transcript"], pytrace=False)
+def test_on_a_machine_with_systemd(output: Output, check: str) -> None:
+    if check not in output.results:
+        pytest.fail(f"the machine went off before it; it said last:\n{output.console}", pytrace=False)
+    if not output.results[check]["ok"]:
+        pytest.fail(output.results[check]["transcript"], pytrace=False)

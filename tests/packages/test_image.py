@@ -17,7 +17,7 @@ import pytest
 
 from support.kubernetes_api import ApiServer
 from support.packages import make_image
-from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Told, write
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NodeAnnotation, write
 
 _MIB = 1 << 20
 #: Imports all our modules and their dependencies of the extra, with the image's own Python.
@@ -98,8 +98,8 @@ def test_the_image_can_show_the_clusters_state(
     (docker,) = json.loads(blobs["manifest.json"])
     subprocess.run(["tar", "-C", tmp_path / "root", "-xz"], input=blobs[docker["Layers"][0]], check=True)
     (entrypoint,) = json.loads(blobs[docker["Config"]])["config"]["Entrypoint"]
-    told = Told("615.00", "extender", (), {})
-    api_server.put("/api/v1/nodes/n1", {"metadata": {"annotations": {ANNOTATION: write(told)}}})
+    annotation = NodeAnnotation("615.00", "extender", (), {})
+    api_server.put("/api/v1/nodes/n1", {"metadata": {"annotations": {ANNOTATION: write(annotation)}}})
     cluster = {"name": "c", "cluster": {"server": api_server.url}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     user = {"name": "u", "user": {"token": "any"}}

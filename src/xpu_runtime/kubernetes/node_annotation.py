@@ -58,7 +58,7 @@ class Row(NamedTuple):
         return self.capacity or self.memory
 
 
-class Told(NamedTuple):
+class NodeAnnotation(NamedTuple):
     """The content of a node's annotation."""
 
     driver: str
@@ -79,19 +79,22 @@ class Told(NamedTuple):
     signed: Mapping[str, str] = {}
 
 
-def write(told: Told) -> str:
+def write(annotation: NodeAnnotation) -> str:
     """The annotation's value, as compact JSON."""
     return jsonlite.dumps(
         {
             "v": VERSION,
-            "driver": told.driver,
-            "placement": told.placement,
-            "memory_unit": told.memory_unit,
-            "keys": list(told.keys),
-            "aliases": list(told.aliases),
-            "devices": [_plain(row) for row in told.devices],
-            "reserved": {uid: [list(share) for share in told.reserved[uid]] for uid in sorted(told.reserved)},
-            "signed": dict(sorted(told.signed.items())),
+            "driver": annotation.driver,
+            "placement": annotation.placement,
+            "memory_unit": annotation.memory_unit,
+            "keys": list(annotation.keys),
+            "aliases": list(annotation.aliases),
+            "devices": [_plain(row) for row in annotation.devices],
+            "reserved": {
+                uid: [list(share) for share in annotation.reserved[uid]]
+                for uid in sorted(annotation.reserved)
+            },
+            "signed": dict(sorted(annotation.signed.items())),
         }
     )
 
@@ -113,7 +116,7 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def read(text: str) -> Told:
+def read(text: str) -> NodeAnnotation:
     """The annotation's content; ValueError, in a few words, if it is not valid."""
     try:
         data = json.loads(text)
@@ -125,7 +128,7 @@ def read(text: str) -> Told:
         keys, aliases = (tuple(map(str, data.get(name) or ())) for name in ("keys", "aliases"))
         signed = {str(uid): str(key) for uid, key in (data.get("signed") or {}).items()}
         driver, placement = (str(data.get(name) or "") for name in ("driver", "placement"))
-        return Told(driver, placement, rows, reserved, unit, keys, aliases, signed)
+        return NodeAnnotation(driver, placement, rows, reserved, unit, keys, aliases, signed)
     except WrongVersion:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

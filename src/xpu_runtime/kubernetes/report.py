@@ -14,7 +14,7 @@ from typing import Any
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.extender import accounting, devices, objects
-from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Told
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NodeAnnotation, Row
 from xpu_runtime.kubernetes.resources import ALIASES, COUNT, PREFIX, DemandError, Resources, whole_number
 from xpu_runtime.placement.demand import PodDemand
 from xpu_runtime.placement.pod import PodShape
@@ -130,13 +130,13 @@ def nodes(found: Iterable[Mapping[str, Any]], pods: Iterable[Pod]) -> list[Node]
 
 def _node(name: str, data: Mapping[str, Any], text: str, pods: list[Pod]) -> Node:
     try:
-        told = node_annotation.read(text)
+        annotation = node_annotation.read(text)
     except ValueError as error:
         return Node(name, problem=f"its annotation {ANNOTATION} cannot be read ({error})")
-    why = _why_no_pod(data, told.devices)
+    why = _why_no_pod(data, annotation.devices)
     counted = objects.Node(0)
-    counted.devices = devices.of_told(told)
-    known = {pod.uid: made for pod in pods if (made := _counted(pod, told)) is not None}
+    counted.devices = devices.of_annotation(annotation)
+    known = {pod.uid: made for pod in pods if (made := _counted(pod, annotation)) is not None}
     counted.pods = set(known)
     memory, cores = list(counted.devices.memory), list(counted.devices.cores)
     holders: dict[str, int] = {}
@@ -145,13 +145,15 @@ def _node(name: str, data: Mapping[str, Any], text: str, pods: list[Pod]) -> Nod
             holders[uuid] = holders.get(uuid, 0) + 1
     free = dict(zip(counted.devices.uuids, zip(memory, cores)))
     cards = tuple(
-        _card(row, free.get(row.uuid, (0, 0)), holders.get(row.uuid, 0), row.why or why, told.memory_unit)
-        for row in told.devices
+        _card(
+            row, free.get(row.uuid, (0, 0)), holders.get(row.uuid, 0), row.why or why, annotation.memory_unit
+        )
+        for row in annotation.devices
     )
     waiting = sorted(
-        f"{each.namespace}/{each.name}" for each in known.values() if each.uid not in told.reserved
+        f"{each.namespace}/{each.name}" for each in known.values() if each.uid not in annotation.reserved
     )
-    return Node(name, told.driver, told.placement, cards, why=why, waiting=tuple(waiting))
+    return Node(name, annotation.driver, annotation.placement, cards, why=why, waiting=tuple(waiting))
 
 
 def _why_no_pod(data: Mapping[str, Any], rows: Iterable[Row]) -> str:
@@ -185,15 +187,15 @@ def _card(row: Row, free: tuple[int, int], pods: int, why: str, unit: int) -> Ca
     )  # fmt: skip
 
 
-def _counted(pod: Pod, told: Told) -> objects.Pod | None:
+def _counted(pod: Pod, annotation: NodeAnnotation) -> objects.Pod | None:
     """As the extender counts a pod whose assignment it has not read; None for one that does not count,
     because it asks for nothing of the node, or makes no valid request: what is reserved there for it counts
     without it."""
     demand = PodDemand()
     with contextlib.suppress(DemandError):
         # A plugin of a newer version may name others.
-        aliases = tuple(alias for alias in told.aliases if alias in ALIASES)
-        demand = Resources(told.memory_unit, aliases).of_pod(pod.requests)
+        aliases = tuple(alias for alias in annotation.aliases if alias in ALIASES)
+        demand = Resources(annotation.memory_unit, aliases).of_pod(pod.requests)
     if demand.is_empty:
         return None
     found = objects.Pod(pod.uid, pod.namespace, pod.name, demand, PodShape(demand))

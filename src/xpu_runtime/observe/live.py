@@ -89,7 +89,7 @@ class Live:
         now = {key: (when, used) for key, when, used in sharing.readings(grants)}
         before, self._before = self._before, now
         agent = agent_status.ask()
-        told = _told(agent)
+        shares = _agent_shares(agent)
         devices = self._inventory
         usage = Usage(devices) if self._may_hang else driver_questions.usage(devices, grants, _FIRST_S)
         by_card: dict[str, list[Row]] = {device.uuid: [] for device in self._inventory.devices}
@@ -119,7 +119,7 @@ class Live:
                         got.replace(note=damage or got.note),
                         waits,
                         now[key][1] if key in now else None,
-                        told,
+                        shares,
                         self._names.of(grant) if self._names is not None else None,
                     )
                 )
@@ -277,12 +277,12 @@ def _damage(grant: Grant) -> str:
     return str(told[0]) if told and containers.is_alive(grant) else ""
 
 
-Told = dict[tuple[str, int], tuple[float, str]]
+AgentShares = dict[tuple[str, int], tuple[float, str]]
 
 
-def _told(agent: dict[str, object] | None) -> Told:
+def _agent_shares(agent: dict[str, object] | None) -> AgentShares:
     """The share that each slice may have now, and why it is held more strictly, as the agent tells it."""
-    found: Told = {}
+    found: AgentShares = {}
     devices = agent.get("devices") if agent else None
     for device in devices if isinstance(devices, list) else []:
         for each in device["slices"]:
@@ -299,12 +299,12 @@ def _row(
     got: _Got,
     waits: bool,
     compute: Compute | None,
-    told: Told,
+    shares: AgentShares,
     name: str | None,
 ) -> Row:
     slice_ = grant.slices[position]
     policy = sharing.policy(grant, position)
-    allowed, strict = told.get((grant.container_id[:127], position), (None, ""))
+    allowed, strict = shares.get((grant.container_id[:127], position), (None, ""))
     return Row(
         grant,
         position,

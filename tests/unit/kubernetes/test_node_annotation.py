@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpu_runtime.kubernetes.node_annotation import Row, Told, read, write
+from xpu_runtime.kubernetes.node_annotation import NodeAnnotation, Row, read, write
 
 GIB = 1 << 30
 rows = st.builds(
@@ -27,8 +27,8 @@ rows = st.builds(
     st.integers(0, 200 * GIB),
 )
 shares = st.tuples(st.just("GPU-a"), st.none() | st.integers(0, 80 * GIB), st.none() | st.integers(0, 100))
-told = st.builds(
-    Told,
+of_nodes = st.builds(
+    NodeAnnotation,
     st.just("580.82.07"),
     st.sampled_from(["extender", "node"]),
     st.lists(rows, max_size=3).map(tuple),
@@ -39,9 +39,9 @@ told = st.builds(
 )
 
 
-@given(told)
-def test_what_is_written_is_read(said: Told) -> None:
-    assert read(write(said)) == said
+@given(of_nodes)
+def test_what_is_written_is_read(annotation: NodeAnnotation) -> None:
+    assert read(write(annotation)) == annotation
 
 
 numbers = st.one_of(st.integers(), st.floats(), st.just(10**400), st.just("1e9"))

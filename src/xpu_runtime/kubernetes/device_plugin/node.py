@@ -8,7 +8,7 @@ from typing import Any
 
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.device_plugin.offer import Card
-from xpu_runtime.kubernetes.node_annotation import ANNOTATION, Row, Shares, Told
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NodeAnnotation, Row, Shares
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import CORES, MEMORY
@@ -45,7 +45,7 @@ def annotation(
     )
     versions = dict.fromkeys(driver.version for driver in inventory.drivers if driver.version)
     reserved = {uid: _shares(each) for uid, each in allocations.items()}
-    told = Told(
+    content = NodeAnnotation(
         ", ".join(versions),
         placement,
         devices,
@@ -55,7 +55,7 @@ def annotation(
         resources.aliases,
         {uid: each.key_id for uid, each in allocations.items() if each.key_id},
     )
-    return node_annotation.write(told)
+    return node_annotation.write(content)
 
 
 def _shares(allocation: Allocation) -> Shares:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from xpu_runtime.errors import did_you_mean
 from xpu_runtime.kubernetes import node_annotation
-from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, Row, Shares, Told
+from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, NodeAnnotation, Row, Shares
 from xpu_runtime.kubernetes.resources import POLICIES, gib
 from xpu_runtime.placement import room
 from xpu_runtime.placement.cards import Cards, Kinds
@@ -60,23 +60,23 @@ def read(text: str | None, memory_unit: int) -> NodeDevices:
     if text is None:
         return NodeDevices(f"no annotation {ANNOTATION}: is xpu's device plugin running there?")
     try:
-        told = node_annotation.read(text)
+        annotation = node_annotation.read(text)
     except node_annotation.WrongVersion as error:
         return NodeDevices(f"annotation {ANNOTATION} of {error}")
     except ValueError as error:
         return NodeDevices(f"annotation {ANNOTATION} cannot be read ({error})")
-    if told.placement != "extender":
+    if annotation.placement != "extender":
         return NodeDevices("places pods itself (kubernetes.placement in its configuration is not extender)")
-    if told.memory_unit != memory_unit:
+    if annotation.memory_unit != memory_unit:
         # Its kubelet would count another amount for a pod than is signed here.
-        return NodeDevices(_other_unit(told.memory_unit, memory_unit), has_other_unit=True)
-    return of_told(told)
+        return NodeDevices(_other_unit(annotation.memory_unit, memory_unit), has_other_unit=True)
+    return of_annotation(annotation)
 
 
-def of_told(told: Told) -> NodeDevices:
+def of_annotation(annotation: NodeAnnotation) -> NodeDevices:
     """A node's devices, for any placing program and any unit."""
-    rows = [row for row in told.devices if row.memory]  # nothing more is known of a lost card
-    return _devices(rows, told.reserved) if rows else NodeDevices("no GPUs")
+    rows = [row for row in annotation.devices if row.memory]  # nothing more is known of a lost card
+    return _devices(rows, annotation.reserved) if rows else NodeDevices("no GPUs")
 
 
 def _other_unit(theirs: int, ours: int) -> str:
