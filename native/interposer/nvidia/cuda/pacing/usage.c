@@ -40,7 +40,7 @@ static void learn_unknown(struct xpu_tracker *tracker, double took) {
 }
 
 /* A marker's evidence of the launches before it. Times in ns. */
-struct shown {
+struct evidence {
     double used;    /* of the device, since the marker before, by probes */
     double passed;  /* since then, while the stream had work */
     double last;    /* since the last launch */
@@ -79,21 +79,21 @@ static bool counts_as_predicted(const struct xpu_tracker *tracker, const struct 
 
 /* The launches' use beside others, if probes are too far apart for it: the passed time, less whole slices of
  * the others if these are all as long; otherwise the prediction. */
-static double own(const struct xpu_marker *marker, const struct xpu_tracked_stream *on, struct shown *shown,
-                  double slice_ns) {
-    double ns = (double)marker->ns, slices = slice_ns > 0 ? (shown->passed - ns) / slice_ns : 0;
-    double rest = shown->passed - (slices > 0 ? (double)(int64_t)(slices + 0.5) * slice_ns : 0);
-    shown->by_slices =
+static double own(const struct xpu_marker *marker, const struct xpu_tracked_stream *on,
+                  struct evidence *evidence, double slice_ns) {
+    double ns = (double)marker->ns, slices = slice_ns > 0 ? (evidence->passed - ns) / slice_ns : 0;
+    double rest = evidence->passed - (slices > 0 ? (double)(int64_t)(slices + 0.5) * slice_ns : 0);
+    evidence->by_slices =
         slice_ns > 2 * XPU_IDLE_NS && rest > 0 && !marker->pauses && !marker->past && !on->guessed;
-    if (shown->by_slices)
+    if (evidence->by_slices)
         return rest;
-    return ns < shown->passed ? ns : shown->passed;
+    return ns < evidence->passed ? ns : evidence->passed;
 }
 
-static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_tracker *tracker,
-                             const struct xpu_tracked_stream *on) {
+static struct evidence evidence_of(const struct xpu_marker *marker, const struct xpu_tracker *tracker,
+                                   const struct xpu_tracked_stream *on) {
     const struct xpu_measure *measure = &tracker->measure;
-    struct shown shown = {
+    struct evidence evidence = {
         .used = xpu_measure_used(measure) - on->used_before,
         .passed = measure->passed_each - on->passed_before,
         .last = (double)(marker->at - (marker->last + tracker->clocks.offset)) - tracker->delay,
@@ -101,19 +101,19 @@ static struct shown shown_by(const struct xpu_marker *marker, const struct xpu_t
         .alone = measure->scheduled > 0.97,
     };
     double expected = (double)(marker->expected - marker->last);
-    shown.longer = shown.alone && !marker->past && shown.last > expected * 1.5 + XPU_IDLE_NS;
-    shown.predicted = counts_as_predicted(tracker, on, marker, shown.passed) && !shown.longer;
-    if (shown.predicted)
-        shown.own = own(marker, on, &shown, others_slice(tracker));
-    shown.sure = shown.alone ? XPU_COST_SURE : shown.predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
-    return shown;
+    evidence.longer = evidence.alone && !marker->past && evidence.last > expected * 1.5 + XPU_IDLE_NS;
+    evidence.predicted = counts_as_predicted(tracker, on, marker, evidence.passed) && !evidence.longer;
+    if (evidence.predicted)
+        evidence.own = own(marker, on, &evidence, others_slice(tracker));
+    evidence.sure = evidence.alone ? XPU_COST_SURE : evidence.predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
+    return evidence;
 }
 
 /* Probes are right over some time: if they show much more than the prediction, that counts too. */
 static void count_own(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
-                      const struct xpu_marker *marker, const struct shown *shown) {
-    double other = shown->used - shown->own, counted = on->doubt.counted + shown->own;
-    double more = xpu_doubt_add(&on->doubt, shown->own, other);
+                      const struct xpu_marker *marker, const struct evidence *evidence) {
+    double other = evidence->used - evidence->own, counted = on->doubt.counted + evidence->own;
+    double more = xpu_doubt_add(&on->doubt, evidence->own, other);
     if (more > 0)
         learn(marker, (double)marker->ns * (1 + more / counted), XPU_COST_SURE);
     xpu_measure_take_back(&tracker->measure, other - more);
@@ -141,16 +141,17 @@ static void learn_past(const struct xpu_marker *marker, double took) {
 
 /* One launch after a pause, the last. It is learnt from if the marker had to wait for it. A late marker still
  * bounds the launch's time. */
-static void learn_last(const struct xpu_marker *marker, const struct shown *shown, bool guessed) {
+static void learn_last(const struct xpu_marker *marker, const struct evidence *evidence, bool guessed) {
     bool only = marker->count == 1 && !guessed;
-    double took = only && !marker->past && shown->passed < shown->last ? shown->passed : shown->last;
-    if ((!shown->alone && !only) || shown->others ||
-        (shown->predicted && took > BELIEVED * (double)marker->last_ns))
+    double took =
+        only && !marker->past && evidence->passed < evidence->last ? evidence->passed : evidence->last;
+    if ((!evidence->alone && !only) || evidence->others ||
+        (evidence->predicted && took > BELIEVED * (double)marker->last_ns))
         return;
     if (marker->past && !marker->unknown)
         learn_past(marker, took);
     else
-        xpu_cost_learn(marker->last_cost, took, shown->sure);
+        xpu_cost_learn(marker->last_cost, took, evidence->sure);
 }
 
 /* The use of the launches before this marker. Between two markers of a stream that always had work, it is the
@@ -161,33 +162,33 @@ static void learn_last(const struct xpu_marker *marker, const struct shown *show
  * slice first. Then the passed time is too long, and the learnt cost counts. */
 static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
                          const struct xpu_marker *marker) {
-    struct shown shown = shown_by(marker, tracker, on);
+    struct evidence evidence = evidence_of(marker, tracker, on);
     bool always_worked = !marker->pauses && !marker->past, only_this = tracker->measure.active == 1;
     on->predicted = false;
     if (!marker->mixed || !on->active)
         return;
     learn_at_most(tracker, marker);
-    if (shown.longer && shown.last > (double)(marker->expected - marker->last) + HIDDEN_NS)
+    if (evidence.longer && evidence.last > (double)(marker->expected - marker->last) + HIDDEN_NS)
         xpu_cost_watch(marker->last_cost, marker->last);
-    if (always_worked && only_this && shown.used > SURE_NS && shown.used > 1.5 * (double)marker->ns) {
+    if (always_worked && only_this && evidence.used > SURE_NS && evidence.used > 1.5 * (double)marker->ns) {
         /* It takes longer than before: nothing is given back, and this is learnt now, even beside other
          * containers. */
-        learn(marker, shown.used, XPU_COST_SURE);
+        learn(marker, evidence.used, XPU_COST_SURE);
         return;
     }
     bool all_is_work = !marker->last_alone && always_worked && !on->guessed;
-    if (shown.by_slices)
-        learn(marker, shown.own, shown.sure);
+    if (evidence.by_slices)
+        learn(marker, evidence.own, evidence.sure);
     else if (marker->last_alone)
-        learn_last(marker, &shown, on->guessed);
-    else if (all_is_work && !shown.others &&
-             !(shown.predicted && shown.passed > BELIEVED * (double)marker->ns))
-        learn(marker, shown.passed, shown.sure);
-    if (shown.predicted)
-        count_own(tracker, on, marker, &shown);
-    else if (!all_is_work && !marker->unknown && !shown.longer && only_this &&
-             shown.used > (double)marker->ns)
-        xpu_measure_take_back(&tracker->measure, shown.used - (double)marker->ns);
+        learn_last(marker, &evidence, on->guessed);
+    else if (all_is_work && !evidence.others &&
+             !(evidence.predicted && evidence.passed > BELIEVED * (double)marker->ns))
+        learn(marker, evidence.passed, evidence.sure);
+    if (evidence.predicted)
+        count_own(tracker, on, marker, &evidence);
+    else if (!all_is_work && !marker->unknown && !evidence.longer && only_this &&
+             evidence.used > (double)marker->ns)
+        xpu_measure_take_back(&tracker->measure, evidence.used - (double)marker->ns);
 }
 
 /* From here on the use of the stream's work is counted. */
