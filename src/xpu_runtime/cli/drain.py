@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.cli import completion, marking
+from xpu_runtime.cli import completion, device_marks
 from xpu_runtime.ledger import events
 from xpu_runtime.vendors import marks
 
@@ -24,4 +24,4 @@ def drain(devices: tuple[str, ...], reason: str) -> None:
       xpu drain 0 1
     """
     why = marks.line(reason)
-    marking.mark(devices, lambda uuid: marks.drain(uuid, why), events.DRAINED, why, lambda _: "drained")
+    device_marks.mark(devices, lambda uuid: marks.drain(uuid, why), events.DRAINED, why, lambda _: "drained")

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import click
 
 from xpu_runtime import candidates
-from xpu_runtime.cli import cdi, giving_back
+from xpu_runtime.cli import cdi, reaping
 from xpu_runtime.cli.terminal.table import (
     json_option,
     print_json,
@@ -166,7 +166,7 @@ def _runtime(config: Config) -> str:
 
 def _inventory(config: Config) -> Inventory:
     """The node's devices, after dead containers' slices were taken back."""
-    giving_back.reap(config)
+    reaping.reap(config)
     return driver_questions.inventory(config)
 
 

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import click
 
-from xpu_runtime.cli import giving_back
+from xpu_runtime.cli import reaping
 from xpu_runtime.cli.terminal.screen import printable
 from xpu_runtime.cli.terminal.table import json_option, memory, print_json
 from xpu_runtime.config.defaults import Config
@@ -43,7 +43,7 @@ def gc(as_json: bool) -> None:
       xpu gc
     """
     config = load()
-    dead = giving_back.reap(config)
+    dead = reaping.reap(config)
     created.forget_gone()
     _report_bypasses(config)
     if as_json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from xpu_runtime import granting
-from xpu_runtime.cli import completion, giving_back
+from xpu_runtime.cli import completion, reaping
 from xpu_runtime.cli.terminal.screen import printable
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import XpuError
@@ -52,7 +52,7 @@ def release(container: str | None, force: bool, pod: str | None) -> None:
             f"container {name} still runs (process {grants[0].pid})",
             "stop it first, or give --force: it then keeps using the device beside the next container there",
         )
-    granting.release(load(), grants, giving_back.clear)
+    granting.release(load(), grants, reaping.clear)
     click.echo(f"{printable(name)}: released")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.cli import completion, marking
+from xpu_runtime.cli import completion, device_marks
 from xpu_runtime.ledger import events
 from xpu_runtime.request.request import NAMES, is_name
 from xpu_runtime.vendors import marks
@@ -50,4 +50,4 @@ def reserve(devices: tuple[str, ...], name: str, reason: str) -> None:
         was = before.get(uuid, found).name
         return f"reserved for {name}" + (f", and no longer for {was or 'nobody'}" if was != name else "")
 
-    marking.mark(devices, lambda uuid: marks.reserve(uuid, found), events.RESERVED, text, said)
+    device_marks.mark(devices, lambda uuid: marks.reserve(uuid, found), events.RESERVED, text, said)

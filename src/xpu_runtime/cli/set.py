@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from xpu_runtime.cli import completion, giving_back
+from xpu_runtime.cli import completion, reaping
 from xpu_runtime.cli.terminal.screen import printable
 from xpu_runtime.cli.terminal.table import json_option, memory, percent, print_json
 from xpu_runtime.config.load import load
@@ -113,7 +113,7 @@ def set(
             wanted,
             oversubscribe=config.oversubscribe_memory,
             usage=usage,
-            clear=partial(giving_back.clear, config),
+            clear=partial(reaping.clear, config),
         )
     except Refused as refused:
         line = refused.refusal.line({"XPU_MEM": "--mem ", "XPU_CORES": "--cores "})

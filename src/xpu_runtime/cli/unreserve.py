@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xpu_runtime.cli import completion, marking
+from xpu_runtime.cli import completion, device_marks
 from xpu_runtime.ledger import events
 from xpu_runtime.vendors import marks
 
@@ -18,4 +18,4 @@ def unreserve(devices: tuple[str, ...]) -> None:
     Example:
       xpu unreserve GPU-1f2e
     """
-    marking.unmark(devices, marks.RESERVED, "is not reserved", events.UNRESERVED, "for everyone again")
+    device_marks.unmark(devices, marks.RESERVED, "is not reserved", events.UNRESERVED, "for everyone again")

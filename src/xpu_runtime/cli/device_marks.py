@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from xpu_runtime.cli import giving_back
+from xpu_runtime.cli import reaping
 from xpu_runtime.cli.terminal.screen import printable
 from xpu_runtime.cli.terminal.table import memory
 from xpu_runtime.config.defaults import DEFAULTS, Config
@@ -52,7 +52,7 @@ def mark(
     with _done(done, "no event could be written"), Ledger() as ledger:
         ledger.note(kind, "", [_part(inventory, uuid) for uuid in uuids], text)
     with _done(done, "its present holders are not known"):
-        giving_back.reap(config)
+        reaping.reap(config)
         with Ledger() as ledger:
             grants = ledger.grants()
     names = Names()

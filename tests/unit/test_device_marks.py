@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xpu_runtime.cli import marking
+from xpu_runtime.cli import device_marks
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.observe import driver_questions
 
@@ -39,8 +39,8 @@ def test_without_an_answer_of_the_driver_a_whole_uuid_is_taken(
     written: list[str] = []
     if not is_whole:
         with pytest.raises(DeviceError, match="give a device's whole UUID"):
-            marking.mark((uuid,), written.append, "drained", "", str)
+            device_marks.mark((uuid,), written.append, "drained", "", str)
         assert written == []
         return
-    marking.mark((uuid,), written.append, "drained", "", str)
+    device_marks.mark((uuid,), written.append, "drained", "", str)
     assert written == [uuid]
