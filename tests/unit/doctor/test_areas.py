@@ -316,11 +316,10 @@ def test_a_runtime_that_cri_o_does_not_see_is_named_before_a_restart_that_would_
     ours.write_text(entry.format("true"))
     (tmp_path / "zz").write_text(entry.format("false"))
     crio_since_long = [Process(7, ("crio",), 0.0)]
-    assert [each.text.partition(",")[0] for each in podman._of_crio(crio_since_long)] == [
-        f"{tmp_path}/zz is read after {ours}"
-    ]
+    found = podman._found("cri-o", crio, crio_since_long)
+    assert found.text.startswith(f"{tmp_path}/zz is read after {ours}")
     (tmp_path / "zz").unlink()
-    (found,) = podman._of_crio(crio_since_long)
+    found = podman._found("cri-o", crio, crio_since_long)
     assert found.text.startswith(f"crio (process 7) has not read {ours}")
-    (found,) = podman._of_crio([])
+    found = podman._found("cri-o", crio, [])
     assert found.text == f"{ours} names xpu (/bin/true)"

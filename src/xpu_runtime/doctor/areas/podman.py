@@ -9,6 +9,7 @@ import glob
 import json
 import os
 from collections.abc import Iterator
+from types import ModuleType
 
 from xpu_runtime import finding, paths, textfile
 from xpu_runtime.doctor.machine import Machine, listed
@@ -40,63 +41,47 @@ def look(machine: Machine) -> Iterator[Finding]:
         text = f"no engine is installed: none of {listed(list(ENGINES))}"
         yield finding.warning("engines", text, "install one, such as docker.io")
     if engine.program(podman_engine.PROGRAM) is not None:
-        yield from _of_podman()
+        yield _found(_CHECK, podman_engine, [])
     processes = engine.running(crio.PROGRAM)
     if processes or engine.program(crio.PROGRAM) is not None:
-        yield from _of_crio(processes)
+        yield _found(_CRIO, crio, processes)
 
 
-def _of_podman() -> Iterator[Finding]:
-    path = podman_engine.DEFAULT_PATH
-    again = "xpu runtime configure podman"
+def _found(check: str, known: ModuleType, processes: list[Process]) -> Finding:
+    """The finding about the engine's file. `processes`: they have read it when they started."""
+    path = known.DEFAULT_PATH
     try:
         file = textfile.read(path)
-        ours = podman_engine.runtime_path(file)
-        hidden = podman_engine.unseen(file) if ours else None
+        ours = known.runtime_path(file)
+        hidden = known.unseen(file) if ours else None
+        sources = known.sources(file)
     except ConfigError as error:
-        yield _unread(_CHECK, error, "podman")
-        return
+        if isinstance(error.__cause__, PermissionError):
+            return finding.unknown(check, error.what, "run it as root")
+        return finding.problem(check, error.what, f"mend it: {check} does not start with it")
+    restart = known.after_change(file, False)
+    again = f"xpu runtime configure {known.PROGRAM}, then {restart}"
     if ours is None:
-        text = f"installed; it needs no configuration: podman --runtime {engine.LAUNCHER} run ..."
-        yield finding.ok(_CHECK, f"{text}; `{again}` makes that --runtime xpu")
-        return
-    wrong = engine.entry(_CHECK, path, ours, again)
+        return _unnamed(check, path, again, processes)
     if hidden is not None:
-        wrong = finding.problem(_CHECK, hidden.what, hidden.todo)
-    yield wrong or finding.ok(_CHECK, f"{path} names xpu ({ours})")
-
-
-def _of_crio(processes: list[Process]) -> Iterator[Finding]:
-    path = crio.DEFAULT_PATH
-    try:
-        file = textfile.read(path)
-        ours = crio.runtime_path(file)
-        hidden = crio.unseen(file) if ours else None
-        sources = crio.sources(file)
-    except ConfigError as error:
-        yield _unread(_CRIO, error, "cri-o")
-        return
-    restart = crio.after_change(file, False)
-    again = f"xpu runtime configure crio, then {restart}"
-    if ours is None:
-        text = f"{path} does not name xpu, which a RuntimeClass needs"
-        is_node = bool(processes and engine.running("kubelet"))
-        yield finding.warning(_CRIO, text, again) if is_node else finding.ok(_CRIO, f"{text} ({again})")
-        return
-    wrong = engine.entry(_CRIO, path, ours, again)
-    if hidden is not None:
-        wrong = finding.problem(_CRIO, hidden.what, hidden.todo)
+        return finding.problem(check, hidden.what, hidden.todo)
+    if (wrong := engine.entry(check, path, ours, again)) is not None:
+        return wrong
     for process in processes:
-        if wrong is None and (changed := engine.changed_since(process, sources)):
-            text = f"crio (process {process.pid}) has not read {listed(changed)}, changed after its start"
-            wrong = finding.problem(_CRIO, text, restart)
-    yield wrong or finding.ok(_CRIO, f"{path} names xpu ({ours})")
+        if changed := engine.changed_since(process, sources):
+            who = f"{known.PROGRAM} (process {process.pid})"
+            text = f"{who} has not read {listed(changed)}, changed after its start"
+            return finding.problem(check, text, restart)
+    return finding.ok(check, f"{path} names xpu ({ours})")
 
 
-def _unread(check: str, error: ConfigError, who: str) -> Finding:
-    if isinstance(error.__cause__, PermissionError):
-        return finding.unknown(check, error.what, "run it as root")
-    return finding.problem(check, error.what, f"mend it: {who} does not start with it")
+def _unnamed(check: str, path: str, again: str, processes: list[Process]) -> Finding:
+    if check == _CHECK:
+        text = f"installed; it needs no configuration: podman --runtime {engine.LAUNCHER} run ..."
+        return finding.ok(check, f"{text}; `xpu runtime configure podman` makes that --runtime xpu")
+    text = f"{path} does not name xpu, which a RuntimeClass needs"
+    is_node = bool(processes and engine.running("kubelet"))
+    return finding.warning(check, text, again) if is_node else finding.ok(check, f"{text} ({again})")
 
 
 def hooks(folders: tuple[str, ...]) -> Iterator[Finding]:
