@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 from support import REPOSITORY
+from xpu_runtime import paths
 from xpu_runtime.config import cache
+from xpu_runtime.config.defaults import DEFAULTS
+from xpu_runtime.config.low_level_runtime import RUNTIME_FOLDERS
 
 
 def packaged() -> set[str]:
@@ -20,6 +23,19 @@ def test_each_package_that_is_brought_along_has_its_licence_in_the_copyright_fil
     assert {modules.get(name, name) for name in packaged()} <= set(named)
 
 
+LAUNCHER = (REPOSITORY / "native/launcher/runtime.c").read_text()
+
+
 def test_the_launcher_takes_the_format_that_is_written_for_it() -> None:
-    source = (REPOSITORY / "native/launcher/runtime.c").read_text()
-    assert re.findall(r'format\[\] = "(\w+)"', source) == [str(cache.FORMAT)]
+    assert re.findall(r'format\[\] = "(\w+)"', LAUNCHER) == [str(cache.FORMAT)]
+
+
+def test_the_launcher_looks_for_the_same_runtimes_in_the_same_folders_as_python() -> None:
+    (folders,) = re.findall(r"folders\[\] = \{([^}]*)\}", LAUNCHER)
+    assert re.findall(r'"([^"]*)"', folders) == [*RUNTIME_FOLDERS]
+    assert re.findall(r'find_named\("(\w+)", path\)', LAUNCHER) == [*DEFAULTS.low_level_runtimes]
+
+
+def test_the_launcher_has_the_same_default_paths_as_python() -> None:
+    assert re.findall(r'default_config\[\] = "([^"]*)"', LAUNCHER) == [paths.DEFAULT_CONFIG]
+    assert re.findall(r'default_run_dir\[\] = "([^"]*)"', LAUNCHER) == [paths.DEFAULT_RUN_DIR]
