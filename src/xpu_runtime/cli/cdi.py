@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypedDict
 
 import click
@@ -19,6 +19,7 @@ from xpu_runtime.config.load import load
 from xpu_runtime.errors import ConfigError, DeviceError, did_you_mean
 from xpu_runtime.observe import driver_questions
 from xpu_runtime.request.cdi import KIND, VARIABLES, variable
+from xpu_runtime.request.units import parse_memory
 from xpu_runtime.vendors import cdi_file as content
 from xpu_runtime.vendors import discovery
 from xpu_runtime.vendors.inventory import Inventory
@@ -133,8 +134,32 @@ def variables_of(devices: Sequence[str], inventory: Inventory, config: Config) -
     for device in devices:
         if device not in known:
             text = f"there is no CDI device {device!r} of ours: `xpu cdi list` shows them"
-            raise click.UsageError("; ".join(filter(None, (text, did_you_mean(device, known)))))
+            raise click.UsageError("; ".join(filter(None, (text, _nearest(device, known, config)))))
     return [known[device] for device in devices]
+
+
+def _nearest(device: str, known: Collection[str], config: Config) -> str:
+    """`did you mean …?` for a device that is not `known`: it lacks the kind, or is between two sizes."""
+    meant = f"{KIND}={device.rpartition('=')[2]}".lower()
+    wanted = _bytes(meant.rpartition("=")[2])
+    if wanted is None:
+        return did_you_mean(meant, known)
+    if meant in known:
+        return f"did you mean {meant}?"
+    sizes = [(_bytes(str(size.get("mem", ""))), f"{KIND}={size['name']}") for size in config.cdi_sizes]
+    by_amount = sorted((amount, name) for amount, name in sizes if amount is not None)
+    smaller = [name for amount, name in by_amount if amount <= wanted]
+    larger = [name for amount, name in by_amount if amount > wanted]
+    nearest = [*smaller[-1:], *larger[:1]]
+    return f"did you mean {' or '.join(nearest)}?" if nearest else ""
+
+
+def _bytes(text: str) -> int | None:
+    """The amount of memory in `text`; None if it is none, or a share of a device."""
+    try:
+        return parse_memory(text).bytes
+    except ValueError:
+        return None
 
 
 def notes(inventory: Inventory, config: Config) -> list[str]:

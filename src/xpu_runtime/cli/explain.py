@@ -7,54 +7,50 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import click
 
 from xpu_runtime import candidates
 from xpu_runtime.cli import cdi, reaping
-from xpu_runtime.cli.terminal.table import (
-    json_option,
-    print_json,
-    print_lines,
-    wide_option,
-    width_of_window,
-    wrapped,
-)
+from xpu_runtime.cli.explanation import Shown, tell
+from xpu_runtime.cli.terminal.table import json_option, wide_option
 from xpu_runtime.config import low_level_runtime
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.config.load import load
 from xpu_runtime.errors import ApplyError, ConfigError, RequestError
 from xpu_runtime.ledger import quotas
 from xpu_runtime.ledger.grants import CORES, Grant, Slice
-from xpu_runtime.ledger.refusal import Refusal, plain_index
+from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.ledger.vocabulary import CODES
 from xpu_runtime.limits import choose, pages, registry, sharing
 from xpu_runtime.linux.rootfs import Root
 from xpu_runtime.observe import agent_status, containers, driver_questions
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
+from xpu_runtime.request.cdi import KIND
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import show
 from xpu_runtime.start import mode as start_mode
 from xpu_runtime.start.sequence import Start
-from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Inventory, find
 
 _NO_QUOTA = "no quota of policy.quotas matches what the engine tells of it: annotations and user namespace"
 
 
-class _Shown(Value):
-    """The form in which the outcome is printed."""
+class _Folder(click.Path):
+    """A folder. A word in its place that belongs to an option is named with the option."""
 
-    as_json: bool
-    wide: bool
-    #: The plan's operations as well.
-    all: bool
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        key, equals, _ = str(value).partition("=")
+        option = "--device" if key == KIND else "-e" if key.isidentifier() else ""
+        if equals and option and not os.path.isdir(value):
+            self.fail(f"there is no folder {value!r}; did you mean {option} {value}?", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command(short_help="Show what a request would get now, or why it would be refused.")
-@click.argument("bundle", required=False, type=click.Path(exists=True, file_okay=False))
+@click.argument("bundle", required=False, type=_Folder(exists=True, file_okay=False))
 @click.option(
     "-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable, as for docker run."
 )
@@ -102,7 +98,7 @@ def explain(
       xpu explain -v --device yoyoworks.com/xpu=4g
       xpu explain --json /run/containerd/io.containerd.runtime.v2.task/default/web
     """
-    shown = _Shown(as_json, wide, verbose)
+    shown = Shown(as_json, wide, verbose)
     spec = (
         oci_spec.read(oci_spec.path_in(bundle)) if bundle else {"linux": {"namespaces": [{"type": "mount"}]}}
     )
@@ -118,10 +114,10 @@ def explain(
             steps = Start(request, config, _inventory)
     except RequestError as error:
         wrong = Refusal(error.code, str(error))
-        _tell(shown, mode, why, (), wrong)
+        tell(shown, mode, why, (), wrong)
         context.exit(CODES[wrong.code].exit_status)
     if request is None:
-        _tell(shown, mode, "the container asks for no XPU and is left alone", (), None)
+        tell(shown, mode, "the container asks for no XPU and is left alone", (), None)
         context.exit()
     request, inventory = steps.request, steps.inventory
     with steps.ledger() as ledger:
@@ -132,7 +128,7 @@ def explain(
         ]
         others = [slice_ for grant in ledger.grants() for slice_ in grant.slices]
     if isinstance(outcome, Refusal):
-        _tell(shown, mode, why, (), outcome)
+        tell(shown, mode, why, (), outcome)
         context.exit(CODES[outcome.code].exit_status)
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
@@ -149,7 +145,7 @@ def explain(
     if config.policy_quotas:
         notes += counts or [_NO_QUOTA]
     notes += [note for slice_ in outcome for note in _slices_without_cap(slice_, others)]
-    _tell(shown, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
+    tell(shown, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
 
 
 def _runtime(config: Config) -> str:
@@ -240,161 +236,3 @@ def _add(
     process["env"] = [*(process.get("env") or ()), *variables]
     if privileged:
         process["capabilities"] = {"bounding": ["CAP_SYS_ADMIN"]}
-
-
-def _tell(
-    shown: _Shown,
-    mode: str,
-    why: str,
-    slices: tuple[Slice, ...],
-    refusal: Refusal | None,
-    operations: Sequence[str] = (),
-    notes: Sequence[str] = (),
-) -> None:
-    if shown.as_json:
-        told: ExplanationJson = {
-            "granted": refusal is None,
-            "mode": mode,
-            "mode_reason": why,
-            "slices": [_slice(slice_) for slice_ in slices],
-            "refusal": _refusal(refusal) if refusal else None,
-            "operations": list(operations),
-            "notes": list(notes),
-        }
-        print_json(told)
-        return
-    width = width_of_window(shown.wide)
-    if refusal is not None:
-        print_lines(wrapped(f"refused: {refusal.line()}", width, hang=2, style="red", word="refused"))
-        return
-    outcome = "granted" if slices else "granted, without a device" if operations else "nothing to do"
-    found = wrapped(outcome, width, style="green", word="granted")
-    for slice_ in slices:
-        amount = show(slice_.memory_bytes) if slice_.limited else f"all {show(slice_.memory_bytes)}"
-        text = f"  GPU {slice_.device_index} ({slice_.device_uuid}): {amount}, {_cores(slice_)}"
-        found += wrapped(text, width, hang=6)
-        holding = slice_.holding.as_dict()
-        for kind in ("memory", "cores"):
-            backend, strength = holding[f"{kind}_backend"], holding[f"{kind}_strength"]
-            if strength:
-                held = "nothing (booked only)" if backend == registry.NONE else f"{backend} ({strength})"
-                found += wrapped(f"    {kind}: held by {held}", width, hang=6)
-    for note in notes:
-        found += wrapped(f"  note: {note}", width, hang=4)
-    found += wrapped(f"  {mode} mode: {why}" if operations else f"  {why}", width, hang=4)
-    if shown.all:
-        found += [line for text in operations for line in wrapped(f"    {text}", width, hang=6)]
-    elif operations:
-        count = f"{len(operations)} device nodes, mounts, links and the like"
-        found += wrapped(f"    {count}: -v lists them", width, hang=6, style="dim")
-    print_lines(found)
-
-
-def _cores(slice_: Slice) -> str:
-    if slice_.cores is not None:
-        return f"{slice_.cores}% of its cores"
-    # Held without a cap: the hardware gives the device these cores and no others.
-    if slice_.holding.cores_backend:
-        turns = ", in equal turns with its other slices" if slice_.limited else ""
-        return f"all cores of the device{turns}"
-    with_others = {
-        sharing.TURNS: ", equal turns with others on the device",
-        sharing.SIDE_BY_SIDE: ", side by side with others on the device",
-    }
-    return f"no cap on cores{with_others.get(sharing.shared(slice_) or '', '')}"
-
-
-class PlannedSliceJson(TypedDict):
-    """A slice that a container would get."""
-
-    #: A GPU's index is a number, a MIG device's is text (`"0:1"`).
-    device_index: int | str
-    device_uuid: str
-    #: The limit in bytes; null: the whole device.
-    memory_bytes: int | None
-    #: Cap in percent of the device's time; null: no cap.
-    cores: int | None
-    #: The sharing of the device's time: `cap`, `turns` or `side by side`; null: it is not shared.
-    cores_shared: str | None
-    #: The backend that would hold the memory limit; null: there is no limit.
-    memory_backend: str | None
-    #: `hard`, `soft` or `unenforced`; null: there is no limit.
-    memory_strength: str | None
-    #: The backend that would hold the cap; null: there is no cap.
-    cores_backend: str | None
-    #: `hard`, `soft` or `unenforced`; null: there is no cap.
-    cores_strength: str | None
-
-
-class RefusedDeviceJson(TypedDict):
-    """A device, and why it cannot serve the request."""
-
-    #: A GPU's index is a number, a MIG device's is text (`"0:1"`).
-    index: int | str
-    #: Bytes that are free.
-    free_memory_bytes: int
-    #: Percent of the device's time that is free.
-    free_cores: int
-    #: In words.
-    reason: str
-
-
-class RefusalJson(TypedDict):
-    """Why a request is not granted."""
-
-    #: One of the [codes](errors.md#codes-of-refusals).
-    code: str
-    #: In words, without the reasons of devices.
-    message: str
-    devices: list[RefusedDeviceJson]
-    #: The variables of the nearest request that fits now; null: nothing fits.
-    nearest: dict[str, str] | None
-
-
-class ExplanationJson(TypedDict):
-    """The result of a request, if it were made now."""
-
-    granted: bool
-    #: The way in which the container would get its devices: `hook` or `spec`.
-    mode: str
-    #: Why in that mode, in words.
-    mode_reason: str
-    #: None where the request is refused, or asks for no device.
-    slices: list[PlannedSliceJson]
-    #: Null: it is granted.
-    refusal: RefusalJson | None
-    #: The changes that would be made in the container, in words: device nodes, mounts, links.
-    operations: list[str]
-    #: Remarks on the request, such as limits that it leaves open.
-    notes: list[str]
-
-
-def _slice(slice_: Slice) -> PlannedSliceJson:
-    return {
-        "device_index": plain_index(slice_.device_index),
-        "device_uuid": slice_.device_uuid,
-        "memory_bytes": slice_.memory_bytes if slice_.limited else None,
-        "cores": slice_.cores,
-        "cores_shared": sharing.shared(slice_),
-        "memory_backend": slice_.holding.memory_backend,
-        "memory_strength": slice_.holding.memory_strength,
-        "cores_backend": slice_.holding.cores_backend,
-        "cores_strength": slice_.holding.cores_strength,
-    }
-
-
-def _refusal(refusal: Refusal) -> RefusalJson:
-    return {
-        "code": refusal.code,
-        "message": refusal.message,
-        "devices": [
-            {
-                "index": plain_index(each.index),
-                "free_memory_bytes": each.free_memory_bytes,
-                "free_cores": each.free_cores,
-                "reason": each.reason,
-            }
-            for each in refusal.devices
-        ],
-        "nearest": refusal.nearest,
-    }

@@ -137,6 +137,19 @@ def test_explain_of_a_wrong_request_has_a_status_of_its_own(node: Node) -> None:
         assert done.returncode == 2 and f"{option} takes {form}, not 'XPU_MEM'" in done.stderr
 
 
+def test_explain_names_the_option_that_a_word_lacks(node: Node) -> None:
+    for word, option in {
+        "XPU_MEM=4G": "-e",
+        "yoyoworks.com/xpu=4g": "--device",
+        "./a=b": "",
+        "XPU_MEM": "",
+    }.items():
+        done = node.xpu("explain", word, "XPU_CORES=30", check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        meant = f"there is no folder '{word}'; did you mean {option} {word}?"
+        assert (meant if option else f"Directory '{word}' does not exist.") in done.stderr
+
+
 def test_explain_reads_a_bundle(node: Node, bundles: Callable[..., Path]) -> None:
     node.sim("1xT4")
     bundle = bundles("XPU_MEM=2G")

@@ -227,8 +227,29 @@ def test_explain_takes_a_device_as_docker_does(node: Node) -> None:
     done = node.xpu("explain", "--device", "yoyoworks.com/xpu=slice", "-e", "XPU_MEM=40G", check=False)
     assert done.returncode == 3
     assert done.stdout.startswith("refused: no device has 40G of memory free (GPU 0, 1: 15G free")
-    for name in ("yoyoworks.com/xpu=4G", "4g", "nvidia.com/gpu=0"):
+    assert node.grants() == []
+
+
+def test_explain_names_the_device_that_is_meant(node: Node) -> None:
+    node.sim("1xT4")
+    for name, meant in {
+        "yoyoworks.com/xpu=4G": "4g",
+        "8g": "8g",
+        "0": "0",
+        "slcie": "slice",
+        "nvidia.com/gpu=0": "0",
+        "yoyoworks.com/xpu=6g": "4g or yoyoworks.com/xpu=8g",
+        "1024M": "2g",
+        "12GiB": "8g",
+        "yoyoworks.com/xpu=50%": "",
+    }.items():
         done = node.xpu("explain", "--device", name, check=False)
         assert done.returncode == 2
-        assert f"there is no CDI device '{name}' of ours: `xpu cdi list` shows them" in done.stderr
-    assert node.grants() == []
+        question = f"; did you mean yoyoworks.com/xpu={meant}?" if meant else ""
+        line = f"there is no CDI device '{name}' of ours: `xpu cdi list` shows them{question}"
+        assert done.stderr.endswith(f"Error: {line}\n")
+    node.configure("cdi: {sizes: [{name: half, mem: 50%}]}")
+    assert "did you mean" not in node.xpu("explain", "--device", "6g", check=False).stderr
+    assert (
+        "did you mean yoyoworks.com/xpu=half?" in node.xpu("explain", "--device", "hal", check=False).stderr
+    )
