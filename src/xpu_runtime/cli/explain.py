@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from xpu_runtime import candidates
-from xpu_runtime.cli import cdi, reaping
+from xpu_runtime.cli import cdi, completion, reaping
 from xpu_runtime.cli.explanation import Shown, tell
 from xpu_runtime.cli.terminal.table import json_option, wide_option
 from xpu_runtime.config import low_level_runtime
@@ -62,6 +62,7 @@ class _Folder(click.Path):
     "devices",
     multiple=True,
     metavar="yoyoworks.com/xpu=NAME",
+    shell_complete=completion.cdi_devices,
     help="A CDI device, as for docker run.",
 )
 @click.option("--privileged", is_flag=True, help="Ask as a container with CAP_SYS_ADMIN.")

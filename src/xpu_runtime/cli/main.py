@@ -172,6 +172,12 @@ def main() -> NoReturn:
     # Some callers leave it ignored: then a child's status is lost, and its id can be another's.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
+        if os.environ.get("_XPU_COMPLETE") == "bash_complete":
+            from click.shell_completion import add_completion_class
+
+            from xpu_runtime.cli import completion
+
+            add_completion_class(completion.Bash)
         xpu.main(prog_name="xpu")
     except OSError as error:  # of output before or after a command: the help, an error
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import subprocess
 from collections.abc import Callable
@@ -234,3 +236,34 @@ def test_the_shell_completes_ids_and_names(node: Node, container: str) -> None:
     assert "0:0" in offered("xpu events --device", "")
     node.environ["XPU_RUN_DIR"] = str(node.folder / "nothing")
     assert offered("xpu inspect", "") == offered("xpu events --device", "") == []
+
+
+def test_bash_completes_names_with_its_own_marks_in_them(node: Node) -> None:
+    (topology := node.folder / "topology.yaml").write_text("gpus: [{model: A100-SXM4-80GB, mig: [7g.80gb]}]")
+    node.sim(topology)
+    node.xpu("devices")  # suggestions ask no driver
+    wanted = {
+        "xpu explain --device yoy\t4\t": "--device yoyoworks.com/xpu=4g",
+        "xpu explain --device=yoyoworks.com/xpu=2\t": "--device=yoyoworks.com/xpu=2g",
+        "xpu explain -e A=4 --dev\tyoyoworks.com/xpu=0:\t": "-e A=4 --device yoyoworks.com/xpu=0:0",
+        "xpu drain 0:\t": "0:0",
+        "xpu events --device=0:\t": "--device=0:0",
+    }
+    (rc := node.folder / "bashrc").write_text('eval "$(_XPU_COMPLETE=bash_source xpu)"\n')
+    output = node.folder / "lines"
+    keyboard, screen = pty.openpty()
+    with subprocess.Popen(
+        ["bash", "--rcfile", rc, "-i"],
+        env={**node.environ, "PATH": f"{node.prefix}/bin:{os.environ['PATH']}", "INPUTRC": "/dev/null"},
+        stdin=screen,
+        stdout=screen,
+        stderr=screen,
+        start_new_session=True,
+    ) as shell:
+        for keys in (*(f"{keys}\x01echo >>{output} \r" for keys in wanted), "exit\r"):
+            os.write(keyboard, keys.encode())
+        shell.wait(60)
+    os.close(keyboard)
+    os.close(screen)
+    found = [line.split(maxsplit=2)[2] for line in output.read_text().splitlines()]
+    assert found == list(wanted.values())

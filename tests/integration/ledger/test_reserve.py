@@ -220,8 +220,13 @@ def offered(node: Node, *words: str) -> list[str]:
 
 def test_the_shell_completes_devices_and_names(node: Node) -> None:
     assert offered(node, "drain", "") == offered(node, "unreserve", "") == []
+    kind = "yoyoworks.com/xpu="
+    assert offered(node, "explain", "--device", "") == [
+        f"{kind}{name}" for name in ("slice", "2g", "4g", "8g")
+    ]
     node.sim("2xT4")
     first, second = (each["uuid"] for each in node.json("devices"))
+    assert offered(node, "explain", "--device", f"{kind}GPU") == [f"{kind}{first}", f"{kind}{second}"]
     assert offered(node, "reserve", "") == ["0", "1", first, second]
     assert offered(node, "drain", first[:-1]) == [first]
     node.xpu("reserve", "0", "--for", "team-a", "--reason", "two\nlines, and a comma")
