@@ -36,7 +36,8 @@ class Hierarchy(Value):
 def mounted(of: tuple[str, ...] | None = None) -> list[Hierarchy]:
     """The hierarchies that are visible in this mount namespace: one mount may cover another (proc(5)).
 
-    `of`: only those with one of these controllers (_V2: the v2 hierarchy).
+    `of`: only those with one of these controllers (_V2: the v2 hierarchy). OSError for one that cannot be
+    looked at: its processes may have slices.
     """
     found = []
     for each in mountinfo.read("cgroup2" if of == (_V2,) else "cgroup"):
@@ -236,10 +237,10 @@ def _folder(hierarchies: list[Hierarchy], path: str) -> str | None:
 
 
 def _device(path: str) -> str:
-    """The device of the file system at `path` as mountinfo writes it; "" if there is nothing."""
+    """The device of the file system at `path` as mountinfo writes it; "" if there is nothing. OSError."""
     try:
         device = os.stat(path).st_dev
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     return f"{os.major(device)}:{os.minor(device)}"
 

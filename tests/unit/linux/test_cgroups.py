@@ -66,6 +66,24 @@ def test_a_mount_that_shows_a_part_of_the_hierarchy_is_understood(
     in_child(look)
 
 
+def test_a_hierarchy_that_cannot_be_looked_at_is_named_and_not_left_out(
+    new_cgroup: Callable[[str], Path], tmp_path: Path, in_child: Callable[..., None]
+) -> None:
+    part, place = new_cgroup("unified"), tmp_path / "closed/cgroup"
+    place.mkdir(parents=True)
+
+    def look() -> None:
+        own_mount_namespace()
+        subprocess.run(["mount", "--bind", part, place], check=True)
+        assert str(place) in {each.mountpoint for each in cgroups.mounted()}
+        place.parent.chmod(0o700)
+        os.setresuid(65534, 65534, 65534)
+        with pytest.raises(PermissionError, match=str(place)):
+            cgroups.mounted()
+
+    in_child(look)
+
+
 def test_hierarchies_that_another_mount_hides_are_not_there(in_child: Callable[..., None]) -> None:
     def look() -> None:
         own_mount_namespace()
