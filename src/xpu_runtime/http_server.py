@@ -1,5 +1,4 @@
-"""HTTP/1.1 for metrics, pages and the scheduler's questions: one server, and a time limit for each
-connection.
+"""HTTP/1.1 for metrics, pages and the scheduler's questions: one server, with a time limit for each client.
 
 A loop over non-blocking sockets. A socket's timeout holds for each recv only: a client that sends a byte now
 and then would keep its connection, and its place, for ever. Here a connection is closed when its time is
@@ -35,8 +34,9 @@ _ANSWER_S, _HANDSHAKE_S, _END_S = 10.0, 5.0, 2.0
 _LONGEST_HEAD, _PIECE, _MOST_AFTER = 8192, 1 << 16, 1 << 16
 #: Beyond a backlog of some, a connection takes a second.
 _BACKLOG = 128
+#: Seconds until it accepts again, after the system had no descriptor for a connection.
+_AGAIN_S = 1.0
 _HEAD_END = b"\r\n\r\n"
-
 
 #: Takes the answer to one request, at once or later, in any thread.
 Reply = Callable[[Answer], None]
@@ -128,6 +128,8 @@ class Server:
         self._waking, self._woken = socket.socketpair()
         self._waking.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._take_replies)
+        #: When it listens again at the latest; None: there were descriptors.
+        self._again_at: float | None = None
         #: Deadline of the answers that are being made; None: the server is not stopping.
         self._stop_at: float | None = None
         self._ended = threading.Event()
@@ -151,11 +153,11 @@ class Server:
     @property
     def until(self) -> float | None:
         """When there is something to do at the latest (time.monotonic); None: when somebody comes."""
-        return min((each.until for each in self._clients if each.until is not None), default=None)
+        times = (self._again_at, *(each.until for each in self._clients))
+        return min((each for each in times if each is not None), default=None)
 
     def step(self, seconds: float | None) -> None:
-        """One round of the loop, which waits `seconds` at most for something to do (None: without a
-        limit)."""
+        """One round of the loop. It waits at most `seconds` for something to do (None: without a limit)."""
         if (until := self.until) is not None:
             left = max(0.0, until - time.monotonic())
             seconds = left if seconds is None else min(seconds, left)
@@ -165,6 +167,9 @@ class Server:
         now = time.monotonic()
         for client in [each for each in self._clients if each.until is not None and now >= each.until]:
             self._drop(client)
+        if self._again_at is not None and now >= self._again_at:
+            self._again_at = None
+            self._listen()
 
     def run(self) -> None:
         """Makes steps until `stop`."""
@@ -211,7 +216,11 @@ class Server:
             return
         try:
             connection, _ = listener.socket.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionError):
+            return  # it is gone again
+        except OSError:  # there is no free descriptor: the connection stays in the kernel
+            self._selector.unregister(listener.socket)
+            self._again_at = time.monotonic() + _AGAIN_S
             return
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
@@ -367,8 +376,7 @@ class Server:
 
 
 def threaded(make: Callable[[Request], Answer], most: int = 32) -> Callable[[Request, Reply], None]:
-    """An `answer` for a listener whose answers take time: each is made in one of at most this many
-    threads."""
+    """An `answer` for a listener whose answers take time: each is made in one of at most `most` threads."""
     # Threads are kept: starting one costs 0.2 ms. The import is heavy, and only for listeners with slow
     # answers.
     from concurrent.futures import ThreadPoolExecutor

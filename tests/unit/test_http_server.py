@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import select
 import socket
 import ssl
 import threading
@@ -160,6 +163,30 @@ def test_a_new_connection_gets_the_place_of_the_one_that_has_waited_longest(serv
     assert first.recv(1) == b""
     for each in (first, second, third):
         each.close()
+
+
+def test_without_a_free_descriptor_it_waits_and_serves_once_there_is_one(
+    in_child: Callable[..., None],
+) -> None:
+    def look() -> None:
+        server = Server()
+        server.listen(Listener(address.bound("127.0.0.1", 0), told))
+        with connected(server.ports[0]) as one:
+            one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            taken = []
+            with pytest.raises(OSError, match="Too many open files"):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            server.step(None)
+            assert select.select([server], [], [], 0)[0] == []  # it would not sleep in its next step
+            server.step(None)
+            os.close(taken.pop())
+            while not select.select([one], [], [], 0)[0]:
+                server.step(None)
+            assert answers(one) == [("200 OK", b"GET / ")]
+
+    in_child(look)
 
 
 def test_an_answer_that_fails_is_an_answer_and_the_next_one_may_do_better(
