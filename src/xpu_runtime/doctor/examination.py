@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypedDict
 
-from xpu_runtime import registered
+from xpu_runtime import extensions
 from xpu_runtime.doctor import release
 from xpu_runtime.doctor.machine import Machine, ask
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding, printable, unknown
@@ -53,7 +53,7 @@ def _areas() -> tuple[list[tuple[str, _Look]], list[Finding]]:
     """(name, look) of each area in its order, and a finding for each that cannot be loaded."""
     found: list[tuple[int, str, _Look]] = []
     broken = []
-    for name in registered.names("doctor/areas"):
+    for name in extensions.names("doctor/areas"):
         try:
             module = importlib.import_module(f"{__package__}.areas.{name}")
             found.append((module.ORDER, name, module.look))

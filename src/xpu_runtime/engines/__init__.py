@@ -11,11 +11,11 @@ import shutil
 import subprocess
 from typing import Any, Protocol, cast
 
-from xpu_runtime import registered
+from xpu_runtime import extensions
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile
 
-ENGINES = registered.names("engines")
+ENGINES = extensions.names("engines")
 
 #: The name under which an engine knows us: `docker run --runtime=xpu`.
 RUNTIME_NAME = "xpu"

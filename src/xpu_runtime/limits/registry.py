@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from xpu_runtime import registered
+from xpu_runtime import extensions
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import KINDS, MEMORY
 from xpu_runtime.limits.backend import HARD, Backend
@@ -26,12 +26,12 @@ NONE = "none"
 
 def known_names() -> tuple[str, ...]:
     """The names of all that are registered."""
-    return registered.backends()
+    return extensions.backends()
 
 
 def load(name: str) -> Backend:
     """The backend of that name; DeviceError where none is registered (any more)."""
-    if name not in registered.backends():
+    if name not in extensions.backends():
         raise DeviceError(f"there is no backend {name!r} on this node", "install the runtime again")
     return _import(name)
 
@@ -52,7 +52,7 @@ def _import(name: str) -> Backend:
 
 def every() -> list[Backend]:
     """All registered backends, the strongest first."""
-    found = [_import(name) for name in registered.backends()]
+    found = [_import(name) for name in extensions.backends()]
     return sorted(found, key=lambda backend: backend.STRONGEST != HARD)
 
 
@@ -65,7 +65,7 @@ def holder(slice_: Slice, kind: str) -> Backend | None:
 def known_holder(slice_: Slice, kind: str) -> Backend | None:
     """As `holder`; None if that backend is not registered any more."""
     name = _name(slice_, kind)
-    return None if name not in registered.backends() else _import(name)
+    return None if name not in extensions.backends() else _import(name)
 
 
 def accountant(grant: Grant) -> Backend | None:
@@ -90,7 +90,7 @@ def known(slices: Iterable[Slice]) -> list[Backend]:
     After a downgrade the ledger may name a backend of the newer version: showing and ending containers goes
     on with the others.
     """
-    there = registered.backends()
+    there = extensions.backends()
     return [_import(name) for name in _named(slices) if name in there]
 
 

@@ -236,9 +236,9 @@ class _Reader:
 
 def enforcements() -> tuple[str, ...]:
     """What XPU_ENFORCE can be."""
-    from xpu_runtime import registered  # few ask for it
+    from xpu_runtime import extensions  # few ask for it
 
-    return ("auto", "hard", *registered.backends(), "none")
+    return ("auto", "hard", *extensions.backends(), "none")
 
 
 def _with_unit(text: str, items: list[str]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from support import inventories
 from support.requests import parse
-from xpu_runtime import granting, paths, registered
+from xpu_runtime import extensions, granting, paths
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.errors import DeviceError, RequestError
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
@@ -138,7 +138,7 @@ def test_hard_is_refused_unless_every_limit_is(config: Config) -> None:
 
 
 def test_a_backend_that_is_not_registered_is_no_choice() -> None:
-    allowed = ", ".join(["auto", "hard", *registered.backends(), "none"])
+    allowed = ", ".join(["auto", "hard", *extensions.backends(), "none"])
     with pytest.raises(RequestError, match=f"must be one of {allowed}"):
         parse({"XPU_MEM": "4G", "XPU_ENFORCE": "no-such-backend"})
 

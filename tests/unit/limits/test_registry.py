@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xpu_runtime import registered
+from xpu_runtime import extensions
 from xpu_runtime.errors import DeviceError
 from xpu_runtime.ledger.grants import CORES, KINDS, MEMORY, Grant, Holding, Slice
 from xpu_runtime.limits import backends, registry
@@ -21,7 +21,7 @@ def held_by(memory: str | None, cores: str | None) -> Slice:
 
 
 def test_each_file_is_a_backend_of_that_name_and_the_strongest_come_first() -> None:
-    assert sorted(backend.NAME for backend in registry.every()) == list(registered.backends())
+    assert sorted(backend.NAME for backend in registry.every()) == list(extensions.backends())
     strengths = [backend.STRONGEST for backend in registry.every()]
     assert strengths == sorted(strengths, key=(HARD, SOFT).index)
     assert all(set(backend.KINDS) <= {MEMORY, CORES} == set(KINDS) for backend in registry.every())
@@ -44,7 +44,7 @@ def test_of_several_accounts_of_a_grant_one_counts(monkeypatch: pytest.MonkeyPat
         keeper.NAME, keeper.KEEPS_ACCOUNT = name, True
         module = SimpleNamespace(BACKEND=keeper)
         monkeypatch.setitem(sys.modules, f"xpu_runtime.limits.backends.{name}", module)
-    monkeypatch.setattr(registered, "backends", lambda: ("a", "b", "driver"))
+    monkeypatch.setattr(extensions, "backends", lambda: ("a", "b", "driver"))
 
     def accountant(*slices: Slice) -> str | None:
         found = registry.accountant(Grant(0, "c1", "/b", 1, 1, "", "running", "hook", 0.0, slices))
@@ -74,7 +74,7 @@ def test_of_several_accounts_of_a_grant_one_counts(monkeypatch: pytest.MonkeyPat
 def test_other_files_beside_the_modules_are_no_backends(
     stray: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registered, "__file__", str(tmp_path / "registered.py"))
+    monkeypatch.setattr(extensions, "__file__", str(tmp_path / "extensions.py"))
     folder = tmp_path / "backends"
     (folder / "package").mkdir(parents=True)
     (folder / "package/__init__.py").touch()
@@ -83,7 +83,7 @@ def test_other_files_beside_the_modules_are_no_backends(
         (folder / stray).mkdir()
     else:
         (folder / stray).touch()
-    assert registered.names("backends") == ("module", "package")
+    assert extensions.names("backends") == ("module", "package")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_other_files_beside_the_modules_are_no_backends(
 def test_a_broken_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str) -> None:
     (tmp_path / "broken.py").write_text(text)
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
-    monkeypatch.setattr(registered, "backends", lambda: ("broken", "driver"))
+    monkeypatch.setattr(extensions, "backends", lambda: ("broken", "driver"))
     monkeypatch.delitem(sys.modules, f"{backends.__name__}.broken", raising=False)
     importlib.invalidate_caches()
     with pytest.raises(DeviceError, match=rf"/backends/broken.py cannot be loaded: .*{why}.*: mend or rem"):
@@ -109,5 +109,5 @@ def test_a_broken_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_no_backend_has_a_name_that_xpu_enforce_has_for_something_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registered, "names", lambda folder: ("auto", "dmem", "hard", "none"))
-    assert registered.backends() == ("dmem",)
+    monkeypatch.setattr(extensions, "names", lambda folder: ("auto", "dmem", "hard", "none"))
+    assert extensions.backends() == ("dmem",)

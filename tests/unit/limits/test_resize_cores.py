@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import paper
-from xpu_runtime import registered
+from xpu_runtime import extensions
 from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger import waiting
 from xpu_runtime.ledger.grants import CORES, MEMORY, Holding
@@ -30,8 +30,8 @@ ON_PAPER = Holding(paper.NAME, "hard", paper.NAME, "hard")
 @pytest.fixture(autouse=True)
 def registered_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' backend, registered in this process."""
-    names = (*registered.backends(), paper.NAME)
-    monkeypatch.setattr(registered, "backends", lambda: names)
+    names = (*extensions.backends(), paper.NAME)
+    monkeypatch.setattr(extensions, "backends", lambda: names)
     monkeypatch.setitem(sys.modules, f"xpu_runtime.limits.backends.{paper.NAME}", paper)
 
 
@@ -152,8 +152,8 @@ def test_a_page_made_anew_has_its_backends_present_limits(run_dir: Path) -> None
 def test_a_backend_that_is_not_registered_any_more_changes_nothing(
     capped: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = tuple(name for name in registered.backends() if name != paper.NAME)
-    monkeypatch.setattr(registered, "backends", lambda: left)
+    left = tuple(name for name in extensions.backends() if name != paper.NAME)
+    monkeypatch.setattr(extensions, "backends", lambda: left)
     with pytest.raises(DeviceError, match="no backend 'paper'"):
         capped.change(Wanted(cores=10))
 

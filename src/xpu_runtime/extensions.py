@@ -1,5 +1,5 @@
-"""The backends, engines and areas of doctor: each is a module in their folder, and is registered by being
-there.
+"""Extensions: the backends, engines and areas of doctor. Each is a module in its kind's folder, and is
+registered by being there.
 
 The names are read from the folder, so that asking for them imports no backend and no engine; one is imported
 when it is used. Each such folder says which names its modules must define (limits/backend.py,
