@@ -17,7 +17,7 @@ from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.limits import choose as limits
 from xpu_runtime.limits import enforce
-from xpu_runtime.placement import room
+from xpu_runtime.placement import card_capacity
 from xpu_runtime.placement.allocation import why_not, why_stale
 from xpu_runtime.placement.available import Candidate
 from xpu_runtime.placement.cards import Cards, Shape
@@ -186,9 +186,11 @@ class _Placing:
         self, devices: list[Device], shape: PodShape, able: Mapping[Shape, tuple[int, ...]], effort: Effort
     ) -> Places | None:
         totals = [device.memory_bytes for device in devices]
-        capacities = [room.capacity(total, self._config.oversubscribe_memory) for total in totals]
+        capacities = [card_capacity.grantable(total, self._config.oversubscribe_memory) for total in totals]
         uses = [self._uses.get(device.uuid, Use()) for device in devices]
-        memory = [room.left(most, use.memory_bytes, use.exclusive) for most, use in zip(capacities, uses)]
+        memory = [
+            card_capacity.left(most, use.memory_bytes, use.exclusive) for most, use in zip(capacities, uses)
+        ]
         cards = Cards(totals, capacities, _Able(able, len(devices)))
         binpack = (shape.policy or self._config.placement_policy) == "binpack"
         return place(cards, memory, [max(100 - use.cores, 0) for use in uses], shape, binpack, effort)

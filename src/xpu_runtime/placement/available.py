@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xpu_runtime.ledger.grants import Holding, Use
-from xpu_runtime.placement import room
+from xpu_runtime.placement import card_capacity
 from xpu_runtime.request.units import show, show_apart
 from xpu_runtime.value import Value
 from xpu_runtime.vendors.inventory import Device
@@ -49,8 +49,8 @@ class AvailableDevice(Value):
 
 def available(candidate: Candidate, use: Use, oversubscribe: float) -> AvailableDevice:
     """The free part of a candidate: its capacity less the grants."""
-    capacity = room.capacity(candidate.device.memory_bytes, oversubscribe)
-    left = room.left(capacity, use.memory_bytes, use.exclusive)
+    capacity = card_capacity.grantable(candidate.device.memory_bytes, oversubscribe)
+    left = card_capacity.left(capacity, use.memory_bytes, use.exclusive)
     reserved = (use.reserved_memory, use.reserved_cores)
     cores = max(100 - use.cores, 0)
     return AvailableDevice(candidate, left, cores, use.slices == 0, _exclusive_holder(use), *reserved)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from xpu_runtime.placement.card_capacity import in_order
 from xpu_runtime.placement.demand import Demand
-from xpu_runtime.placement.room import in_order
 from xpu_runtime.request.units import share_of
 
 #: Groups of positions of cards: a container's cards all come from one group. Groups are tried in this order.
@@ -91,8 +91,8 @@ class Cards:
     def __init__(
         self, totals: Sequence[int], capacities: Sequence[int] = (), kinds: Differing | None = None
     ) -> None:
-        """The bytes of each card, and those that may be granted (room.capacity; none: the same). `kinds`:
-        only for cards that differ."""
+        """The bytes of each card, and those that may be granted (card_capacity.grantable; none: the same).
+        `kinds`: only for cards that differ."""
         self.totals, self.kinds = totals, kinds
         self.capacities = capacities or totals
         self._all = (tuple(range(len(totals))),)

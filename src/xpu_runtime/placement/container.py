@@ -9,7 +9,7 @@ callers pass all of it as values. refused.py has the reasons of refusals.
 from __future__ import annotations
 
 from xpu_runtime.ledger.grants import Slice, Use
-from xpu_runtime.placement import room
+from xpu_runtime.placement import card_capacity
 from xpu_runtime.placement.available import AvailableDevice, Candidate, available, footprint, shortfall
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ def _choose(
     """For each amount the position in `devices` of its device, later amounts on later devices; None if there
     is no such assignment. Of several, the one whose devices come first in the policy's order.
     """
-    order = room.in_order(
+    order = card_capacity.in_order(
         range(len(devices)),
         [device.left for device in devices],
         [device.free_cores for device in devices],

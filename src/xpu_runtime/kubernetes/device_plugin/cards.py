@@ -10,7 +10,7 @@ from xpu_runtime.kubernetes.device_plugin.offer import Card
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import Taken
 from xpu_runtime.ledger.grants import CORES, Use
 from xpu_runtime.limits import choose
-from xpu_runtime.placement import room
+from xpu_runtime.placement import card_capacity
 from xpu_runtime.vendors import inventory as node
 from xpu_runtime.vendors import marks
 from xpu_runtime.vendors.inventory import Device, Inventory
@@ -57,7 +57,11 @@ def _faulty(devices: Iterable[Device], why: str) -> tuple[Device, ...]:
 def bare_cards(inventory: Inventory, config: Config) -> list[Card]:
     """An unused card for each device, in the inventory's order."""
     return [
-        Card(each.uuid, each.memory_bytes, room.capacity(each.memory_bytes, config.oversubscribe_memory))
+        Card(
+            each.uuid,
+            each.memory_bytes,
+            card_capacity.grantable(each.memory_bytes, config.oversubscribe_memory),
+        )
         for each in inventory.devices
     ]
 

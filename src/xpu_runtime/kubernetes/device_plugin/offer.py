@@ -18,7 +18,7 @@ from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.device_plugin.v1beta1 import MOST_BYTES, UNHEALTHY
 from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, WHOLE, Resources, gib
 from xpu_runtime.ledger.grants import Use
-from xpu_runtime.placement import room
+from xpu_runtime.placement import card_capacity
 from xpu_runtime.request.units import show_exactly
 from xpu_runtime.value import Value
 
@@ -80,9 +80,10 @@ def free_units(resource: str, card: Card, use: Use, resources: Resources) -> int
         return int(not use.slices)
     if use.exclusive or not card.memory_bytes:
         return 0
-    memory, cores = room.left(card.capacity, use.memory_bytes, use.exclusive), max(100 - use.cores, 0)
+    memory = card_capacity.left(card.capacity, use.memory_bytes, use.exclusive)
+    cores = max(100 - use.cores, 0)
     if kind == SHARES:
-        return room.shares_left(card.memory_bytes, memory, cores)
+        return card_capacity.shares_left(card.memory_bytes, memory, cores)
     if kind == MEMORY:
         return memory // resources.memory_unit
     if kind == CORES:

@@ -12,7 +12,7 @@ from xpu_runtime.errors import did_you_mean
 from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, NodeAnnotation, Row, Shares
 from xpu_runtime.kubernetes.resources import POLICIES, gib
-from xpu_runtime.placement import room
+from xpu_runtime.placement import card_capacity
 from xpu_runtime.placement.cards import Cards, Kinds
 from xpu_runtime.request.units import show_exactly
 
@@ -123,7 +123,7 @@ def _kinds(rows: Sequence[Row]) -> Kinds | None:
 def _memory(row: Row) -> int:
     if row.why:
         return -1
-    return room.left(row.grantable, row.others_memory, row.others_whole)
+    return card_capacity.left(row.grantable, row.others_memory, row.others_whole)
 
 
 def _held(shares: Shares) -> Held:

@@ -15,7 +15,7 @@ from xpu_runtime.kubernetes.extender.devices import NodeDevices
 from xpu_runtime.kubernetes.extender.objects import NodeSummary
 from xpu_runtime.kubernetes.resources import Resources, gib
 from xpu_runtime.ledger.refusal import spans
-from xpu_runtime.placement import room
+from xpu_runtime.placement import card_capacity
 from xpu_runtime.placement.cards import Cards
 from xpu_runtime.placement.demand import Demand, PodDemand
 from xpu_runtime.placement.nearest import kept, nth
@@ -124,7 +124,7 @@ class Reasons:
             others = f"is {'partly' if memory else 'all'} used by containers outside of pods"
             return "unused" if memory == most else "in use" if is_free else others
         if only is not None and only.memory_bytes is None:
-            amount = f"{room.shares_left(total, memory, cores)} shares"
+            amount = f"{card_capacity.shares_left(total, memory, cores)} shares"
         else:
             amount = gib(show(max(memory, 0), "G"))
             with_cores = only is None or only.cores is not None
@@ -183,7 +183,7 @@ def _nearest_of(
         near = kept(amount, demand.memory_bytes) * kept(percent, demand.cores or 0)
         return (count, near), Demand(count, amount, percent or None)
     wanted = demand.memory_percent or 0
-    shares = [room.shares_left(cards.totals[each], memory[each], cores[each]) for each in positions]
+    shares = [card_capacity.shares_left(cards.totals[each], memory[each], cores[each]) for each in positions]
     for count in range(demand.count, 0, -1):
         percent = min(nth(shares, count), wanted)
         if percent:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-def capacity(total: int, oversubscribe: float) -> int:
+def grantable(total: int, oversubscribe: float) -> int:
     """Bytes that may be granted of a card with `total`."""
     return total if oversubscribe == 1.0 else int(total * oversubscribe)
 
