@@ -17,14 +17,14 @@ def check(words: Sequence[object], printed: str) -> None:
     line = " ".join(map(str, ["xpu", *words]))
     command = next(each for each in OUTPUTS if line.startswith(each))
     texts = printed.splitlines() if command == "xpu events" else [printed]
-    found = [json.loads(text, object_hook=_without_paper) for text in texts]
+    found = [json.loads(text, object_hook=_without_example) for text in texts]
     problems = [wrong for each in found for wrong in _wrong(each, output(command), "")]
     assert problems == [], problems
 
 
-def _without_paper(found: dict[str, Any]) -> dict[str, Any]:
-    """Without the detail of the tests' own backend (support/paper.py), which no page has."""
-    return {key: value for key, value in found.items() if key != "paper"}
+def _without_example(found: dict[str, Any]) -> dict[str, Any]:
+    """Without the detail of the tests' own backend (support/example_backend.py), which no page has."""
+    return {key: value for key, value in found.items() if key != "example"}
 
 
 def _wrong(value: Any, annotation: ast.expr, where: str) -> Iterator[str]:

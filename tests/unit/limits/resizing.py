@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from support.paper import PaperChange
+from support.example_backend import ExampleChange
 from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
 from xpu_runtime.ledger.store import Ledger
@@ -43,7 +43,7 @@ _OURS = tuple(
         pages.OpenQuota.set_cores,
         pages.OpenQuota.set_policy,
         pages.OpenQuota._store,
-        PaperChange.set,
+        ExampleChange.set,
         cgroup_records.keep,
     )
 )

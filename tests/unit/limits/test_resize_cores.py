@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support import paper
+from support import example_backend
 from xpu_runtime import extensions
 from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger import waiting
@@ -24,29 +24,29 @@ from xpu_runtime.request.units import Memory
 
 from .resizing import GIB, UUIDS, Container
 
-ON_PAPER = Holding(paper.NAME, "hard", paper.NAME, "hard")
+BY_EXAMPLE = Holding(example_backend.NAME, "hard", example_backend.NAME, "hard")
 
 
 @pytest.fixture(autouse=True)
-def registered_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered_example(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' backend, registered in this process."""
-    names = (*extensions.backends(), paper.NAME)
+    names = (*extensions.backends(), example_backend.NAME)
     monkeypatch.setattr(extensions, "backends", lambda: names)
-    monkeypatch.setitem(sys.modules, f"xpu_runtime.limits.backends.{paper.NAME}", paper)
+    monkeypatch.setitem(sys.modules, f"xpu_runtime.limits.backends.{example_backend.NAME}", example_backend)
 
 
 @pytest.fixture
 def capped(run_dir: Path) -> Iterator[Container]:
     """A container with 4 GiB and 30 % of the cores of a device."""
-    found = Container("c1", 4 * GIB, holding=ON_PAPER, cores=30)
-    paper.write(found.grant, {(0, MEMORY): 4 * GIB, (0, CORES): 30})
+    found = Container("c1", 4 * GIB, holding=BY_EXAMPLE, cores=30)
+    example_backend.write(found.grant, {(0, MEMORY): 4 * GIB, (0, CORES): 30})
     yield found
     found.close()
 
 
 def limits(container: Container) -> tuple[list[tuple[int, int | None]], list[tuple[int, int]]]:
     """The booked limits and those in force: bytes and percent by slice."""
-    in_force = paper.limits(container.grant)
+    in_force = example_backend.limits(container.grant)
     count = len(container.grant.slices)
     return (
         [(part.memory_bytes, part.cores) for part in container.slices()],
@@ -67,7 +67,7 @@ def test_cores_change_alone_and_together_with_memory(capped: Container) -> None:
 
 
 def test_a_smaller_limit_goes_back_if_the_other_kind_is_refused(capped: Container) -> None:
-    other = Container("c2", 4 * GIB, holding=ON_PAPER, cores=60)
+    other = Container("c2", 4 * GIB, holding=BY_EXAMPLE, cores=60)
     for wanted in (Wanted(Memory(bytes=GIB), 45), Wanted(Memory(bytes=12 * GIB), 5)):
         with pytest.raises(Refused):
             capped.change(wanted)
@@ -82,17 +82,17 @@ def test_an_interrupted_change_restores_each_limit_that_it_can_and_names_the_oth
     capped: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a driver that hangs, which has memory, while others have the cores."""
-    set_on_paper = paper.PaperChange.set
+    set_in_file = example_backend.ExampleChange.set
 
-    def hangs(change: paper.PaperChange, position: int, kind: str, value: int) -> None:
+    def hangs(change: example_backend.ExampleChange, position: int, kind: str, value: int) -> None:
         if (kind, value) == (MEMORY, 4 * GIB):
             raise DeviceError("the driver does not answer")
-        set_on_paper(change, position, kind, value)
+        set_in_file(change, position, kind, value)
         if (kind, value) == (CORES, 10):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(paper.PaperChange, "set", hangs)
+        patch.setattr(example_backend.ExampleChange, "set", hangs)
         with pytest.raises(
             ApplyError, match=r"was interrupted, and limits .* tighter than the booked limits"
         ):
@@ -103,14 +103,14 @@ def test_an_interrupted_change_restores_each_limit_that_it_can_and_names_the_oth
 def test_a_backend_whose_limits_cannot_change_says_so(
     capped: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper.Paper, "open", Backend.open)
-    with pytest.raises(ApplyError, match="held by paper cannot change while the container runs"):
+    monkeypatch.setattr(example_backend.Example, "open", Backend.open)
+    with pytest.raises(ApplyError, match="held by example cannot change while the container runs"):
         capped.change(Wanted(cores=10))
     assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
 
 
 def test_a_slice_without_a_policy_changes_none(capped: Container) -> None:
-    with pytest.raises(ApplyError, match="held by paper, which supports neither --sched nor --priority"):
+    with pytest.raises(ApplyError, match="held by example, which supports neither --sched nor --priority"):
         capped.change(Wanted(cores=10, sched="burst"))
     assert limits(capped) == ([(4 * GIB, 30)], [(4 * GIB, 30)])
 
@@ -152,9 +152,9 @@ def test_a_page_made_anew_has_its_backends_present_limits(run_dir: Path) -> None
 def test_a_backend_that_is_not_registered_any_more_changes_nothing(
     capped: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = tuple(name for name in extensions.backends() if name != paper.NAME)
+    left = tuple(name for name in extensions.backends() if name != example_backend.NAME)
     monkeypatch.setattr(extensions, "backends", lambda: left)
-    with pytest.raises(DeviceError, match="no backend 'paper'"):
+    with pytest.raises(DeviceError, match="no backend 'example'"):
         capped.change(Wanted(cores=10))
 
 
@@ -166,15 +166,15 @@ class Driver:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]) -> None:
         self.is_asked, self.may_answer = threading.Event(), threading.Event()
-        set_on_paper = paper.PaperChange.set
+        set_in_file = example_backend.ExampleChange.set
 
-        def waits(change: paper.PaperChange, position: int, kind: str, value: int) -> None:
+        def waits(change: example_backend.ExampleChange, position: int, kind: str, value: int) -> None:
             if (kind, value) == limit and not self.is_asked.is_set():
                 self.is_asked.set()
                 assert self.may_answer.wait(60)
-            set_on_paper(change, position, kind, value)
+            set_in_file(change, position, kind, value)
 
-        monkeypatch.setattr(paper.PaperChange, "set", waits)
+        monkeypatch.setattr(example_backend.ExampleChange, "set", waits)
 
 
 class Changes(threading.Thread):

@@ -1,8 +1,8 @@
-"""A backend that only the tests have: it holds both kinds of limits on paper.
+"""A backend that only the tests have, as an example of one: it writes both kinds of limits into a file.
 
-The paper is a file in the grant's folder, with a line for each limit; the container has it at /run/paper. No
+The file is in the grant's folder, with a line for each limit; the container has it at /run/example-limits. No
 program obeys it; otherwise it behaves like a backend of the product. A test registers it as any backend is
-registered, by putting this file into the folder of the backends.
+registered, by putting this file into the folder of the backends, as example.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from xpu_runtime.limits.backend import HARD, Backend, Change, Detail, InForce, O
 from xpu_runtime.request.request import Request
 from xpu_runtime.vendors.inventory import Device, Inventory, Library
 
-NAME = "paper"
+NAME = "example"
 _SIZE = 4096
 
 
-class Paper(Backend):
+class Example(Backend):
     NAME = NAME
     KINDS = (MEMORY, CORES)
     STRONGEST = HARD
@@ -32,7 +32,7 @@ class Paper(Backend):
         return Offer(HARD)
 
     def notes(self, request: Request) -> list[str]:
-        return ["paper is patient"]
+        return ["it is an example"]
 
     def folder_size(self, grant: Grant) -> int:
         return _SIZE
@@ -49,7 +49,7 @@ class Paper(Backend):
         write(grant, {(position, kind): value for position, kind, value in held(grant, NAME)})
 
     def open(self, inventory: Inventory, grant: Grant) -> Change:
-        return PaperChange(grant)
+        return ExampleChange(grant)
 
     def must_lift(self, grant: Grant) -> bool:
         return os.path.isdir(grant.cgroup) and bool(limits(grant))
@@ -62,14 +62,14 @@ class Paper(Backend):
         return InForce(limits(grant).get((position, kind)))
 
     def details(self, grant: Grant, *, holds: bool) -> list[Detail]:
-        return [Detail("paper", str(file(grant)) if holds else None, f"in {file(grant)}" if holds else "")]
+        return [Detail("example", str(file(grant)) if holds else None, f"in {file(grant)}" if holds else "")]
 
 
-BACKEND = Paper()
+BACKEND = Example()
 
 
-class PaperChange(Change):
-    """The paper of a grant, open for changes; each limit is written at once."""
+class ExampleChange(Change):
+    """The file of a grant, open for changes; each limit is written at once."""
 
     def __init__(self, grant: Grant) -> None:
         self._grant = grant
@@ -86,16 +86,16 @@ class _InTheContainer(Contribution):
         self._path = path
 
     def files(self, asked: list[Library], every: tuple[Library, ...]) -> list[Library]:
-        return [*asked, Library("file", self._path, "/run/paper", "")]
+        return [*asked, Library("file", self._path, "/run/example-limits", "")]
 
 
 def file(grant: Grant) -> Path:
-    """The paper on the host."""
+    """The file on the host."""
     return Path(folders.of(grant)) / "limits"
 
 
 def limits(grant: Grant) -> dict[tuple[int, str], int]:
-    """The limits on it, by position and kind."""
+    """The limits in it, by position and kind."""
     try:
         lines = file(grant).read_text().split("\n")
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def limits(grant: Grant) -> dict[tuple[int, str], int]:
 
 
 def write(grant: Grant, wanted: dict[tuple[int, str], int]) -> None:
-    """Writes all limits; the paper keeps its inode, because the container has that mounted."""
+    """Writes all limits; the file keeps its inode, because the container has that mounted."""
     text = "".join(f"{position} {kind} {value}\n" for (position, kind), value in sorted(wanted.items()))
     fd = os.open(file(grant), os.O_WRONLY)
     try:
