@@ -100,15 +100,15 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             if os.geteuid():
-                from xpu_runtime.cli import as_member
+                from xpu_runtime.cli import unprivileged
 
-                as_member.show(sys.argv[1:])
+                unprivileged.show(sys.argv[1:])
             return super().invoke(ctx)
         except XpuError as error:
             if isinstance(error.__cause__, PermissionError) and os.geteuid():
-                from xpu_runtime.cli import as_member
+                from xpu_runtime.cli import unprivileged
 
-                error = XpuError(error.what, as_member.what_to_do(sys.argv[1:]))
+                error = XpuError(error.what, unprivileged.what_to_do(sys.argv[1:]))
             raise _OneLine(str(error)) from None
         except BrokenPipeError:
             raise
@@ -123,10 +123,10 @@ def _line_of(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     todo = ""
     if isinstance(error, PermissionError) and os.geteuid():
-        from xpu_runtime.cli import as_member
+        from xpu_runtime.cli import unprivileged
 
         is_ours = str(error.filename).startswith(paths.run_dir() + "/")
-        todo = f": {as_member.what_to_do(sys.argv[1:]) if is_ours else 'run it as root'}"
+        todo = f": {unprivileged.what_to_do(sys.argv[1:]) if is_ours else 'run it as root'}"
     return f"{where}{error.strerror or error}{todo}"
 
 
