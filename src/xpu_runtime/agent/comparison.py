@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from xpu_runtime.agent import crosscheck
 from xpu_runtime.agent.card import Card, Watched
-from xpu_runtime.agent.held_events import HeldEvents
+from xpu_runtime.agent.pending_events import PendingEvents
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.events import Part
@@ -44,7 +44,7 @@ class Comparison:
         """`opener`: as of Samples."""
         self._log = log
         self._samples = Samples(opener, log)
-        self._events = HeldEvents()
+        self._events = PendingEvents()
         self._ask_at = 0
         self._ask_every = _ASK_NS
         self._taken_at = time.monotonic_ns()

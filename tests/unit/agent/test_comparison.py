@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.agent import comparison, held_events
+from xpu_runtime.agent import comparison, pending_events
 from xpu_runtime.agent.card import Card, Watched
 from xpu_runtime.agent.comparison import Comparison
 from xpu_runtime.ledger import events, waiting
@@ -142,7 +142,7 @@ def test_without_slices_the_driver_is_let_go_of_after_a_while_and_events_are_wri
 
 
 def test_no_more_wait_than_there_is_room_for(run_dir: Path) -> None:
-    told = held_events.HeldEvents()
+    told = pending_events.PendingEvents()
     for number in range(1000):
         told.add(events.HELD, str(number), Part(UUID), "")
     told.write()  # there is no ledger

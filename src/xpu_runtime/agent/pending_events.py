@@ -29,7 +29,7 @@ class _Waiting(NamedTuple):
     when: float
 
 
-class HeldEvents:
+class PendingEvents:
     """Those that are not written yet."""
 
     def __init__(self) -> None:
