@@ -79,7 +79,7 @@ ORDER = {
 FACE = {
     *("access", "api", "configuration", "keys_in_use", "report", "resources"),
     "device_plugin.plugin",
-    *(f"extender.{name}" for name in ("certificate", "keys", "leading", "service")),
+    *(f"extender.{name}" for name in ("certificate", "keys", "leader_election", "service")),
     *(f"node_setup.{name}" for name in ("host", "keeper", "pod", "setup", "tree")),
 }
 _KUBERNETES = "xpu_runtime.kubernetes."

@@ -15,7 +15,7 @@ from support.kubernetes_objects import Json
 from support.scheduling_api import ApiServer
 from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.extender.certificate import Certificate
-from xpu_runtime.kubernetes.extender.leading import Leadership, Times
+from xpu_runtime.kubernetes.extender.leader_election import LeaderElection, Times
 from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, read
@@ -88,7 +88,7 @@ class Door:
         return error
 
 
-class Alone(Leadership):
+class Alone(LeaderElection):
     """In the place of an election: it leads at once, and always."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Replica(Door):
     def __init__(
         self,
         api: ApiServer,
-        leadership: Leadership | None = None,
+        election: LeaderElection | None = None,
         certificate: Certificate | None = None,
         client: ssl.SSLContext | None = None,
         asks: Api | None = None,
@@ -128,7 +128,7 @@ class Replica(Door):
             lambda: KEYS,
             "binpack",
             self.said.append,
-            leadership or Alone(),
+            election or Alone(),
             certificate,
             end,
         )
@@ -186,13 +186,13 @@ class Electing:
         until_ready: bool = True,
     ) -> None:
         self.api, self.replicas, self.tls, self.until_ready = api, replicas, tls, until_ready
-        self.leaderships: list[Leadership] = []
+        self.elections: list[LeaderElection] = []
 
     def make(self, identity: str, cut_off: threading.Event | None = None, asks: Api | None = None) -> Replica:
         client = trusting(certificate="client.crt", key="client.key") if self.tls else None
         api = CutOff(self.api, cut_off or threading.Event())
-        one = Leadership(api, "kube-system", "xpu-extender", identity, "", print, QUICK)
-        self.leaderships.append(one)
+        one = LeaderElection(api, "kube-system", "xpu-extender", identity, "", print, QUICK)
+        self.elections.append(one)
         found = self.replicas(one, certificate() if self.tls else None, client, asks, wait=False)
         one._url = f"{'https' if self.tls else 'http'}://127.0.0.1:{found.port}"
         until(lambda: found.is_ready or not self.until_ready, "a replica is ready")

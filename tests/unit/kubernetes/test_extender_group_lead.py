@@ -29,12 +29,12 @@ def test_held_places_end_with_the_lead(api: ApiServer, replicas: Callable[..., R
     create(api, node("n1", 2), *pods)
     electing, cut_off = Electing(api, replicas), threading.Event()
     first = electing.make("first", cut_off)
-    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    until(lambda: electing.elections[0].is_leading, "the first leads")
     assert [first.fits(each) for each in pods] == [["n1"]] * 2
     assert metric(first, "held") == 2
     cut_off.set()
     second = electing.make("second")
-    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    until(lambda: electing.elections[1].is_leading, "the second leads")
     until(lambda: metric(first, "held") == 0, "the first has let go")
     # The binds come to the second, which has not been asked about them.
     assert [second.bind(each) for each in pods] == ["", ""]

@@ -21,11 +21,11 @@ from unit.kubernetes.replica import (
     until,
 )
 from xpu_runtime.kubernetes.api import Api, ApiError
-from xpu_runtime.kubernetes.extender import following
+from xpu_runtime.kubernetes.extender import informer
 from xpu_runtime.kubernetes.extender.binding import ASSUMED_S, BIND_S
 from xpu_runtime.kubernetes.extender.cluster import Cluster
-from xpu_runtime.kubernetes.extender.leading import Leadership, Times
-from xpu_runtime.kubernetes.extender.passing_on import LeaderUnreachable, PassingOn
+from xpu_runtime.kubernetes.extender.forwarding import Forwarder, LeaderUnreachable
+from xpu_runtime.kubernetes.extender.leader_election import LeaderElection, Times
 from xpu_runtime.kubernetes.threads import Threads
 
 
@@ -55,10 +55,10 @@ def test_a_replica_that_does_not_lead_forwards_to_the_leader(
     create(api, node("n1"), asking)
     electing = Electing(api, replicas, tls=tls)
     first = electing.make("first")
-    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    until(lambda: electing.elections[0].is_leading, "the first leads")
     second = electing.make("second")
-    until(lambda: electing.leaderships[1].leader_url, "the second knows who leads")
-    assert not electing.leaderships[1].is_leading
+    until(lambda: electing.elections[1].leader_url, "the second knows who leads")
+    assert not electing.elections[1].is_leading
     assert second.bind(asking) == ""
     assert second.fits(pod("q", mem=13)) == []
     assert 'verb="bind"} 1.0' in first.status("/metrics")[1]
@@ -72,11 +72,11 @@ def test_a_bind_that_is_passed_on_to_one_that_does_not_lead_is_not_refused_by_it
     create(api, node("n1"), asking)
     electing = Electing(api, replicas)
     electing.make("first")
-    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    until(lambda: electing.elections[0].is_leading, "the first leads")
     second = electing.make("second")
 
     with pytest.raises(LeaderUnreachable, match="status 503"):
-        PassingOn(None).ask(f"http://127.0.0.1:{second.port}", "/bind", b"{}")
+        Forwarder(None).ask(f"http://127.0.0.1:{second.port}", "/bind", b"{}")
 
     assert second.bind(asking) == ""
 
@@ -88,13 +88,13 @@ def test_a_leader_that_ends_gives_the_lease_back_and_another_goes_on(
     create(api, node("n1"), *pods)
     electing = Electing(api, replicas)
     first = electing.make("first")
-    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    until(lambda: electing.elections[0].is_leading, "the first leads")
     second = electing.make("second")
     assert first.bind(pods[0]) == ""
     first.extender.stop()
-    assert not electing.leaderships[0].is_leading
+    assert not electing.elections[0].is_leading
     assert api.get("leases", "xpu-extender")["spec"]["holderIdentity"] == ""
-    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    until(lambda: electing.elections[1].is_leading, "the second leads")
     assert "asked" in second.bind(pods[1])
 
 
@@ -114,10 +114,10 @@ def test_a_missing_lease_is_reported_with_a_remedy_and_taken_when_it_is_back(
         return "apply the manifests again, it is one of them" in said
 
     until(is_told, "it says what to do")
-    assert not electing.leaderships[0].is_leading
+    assert not electing.elections[0].is_leading
     assert ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases") not in api.requests
     api.set("leases", "xpu-extender", {})
-    until(lambda: electing.leaderships[0].is_leading, "it leads")
+    until(lambda: electing.elections[0].is_leading, "it leads")
     assert one.bind(asking) == ""
 
 
@@ -136,7 +136,7 @@ class LosesAnAnswer(Api):
 
 def test_a_replica_that_gets_the_lease_without_an_answer_reads_others_binds(api: ApiServer) -> None:
     client, read = LosesAnAnswer(api.client().access), list[int]()
-    one = Leadership(client, "kube-system", "xpu-extender", "one", "", print, QUICK)
+    one = LeaderElection(client, "kube-system", "xpu-extender", "one", "", print, QUICK)
     one.start(Threads("it", lambda: None), lambda: True, lambda: read.append(1))
     until(lambda: one.is_leading, "it leads")
     # Another leads, binds, and ends in order, between two looks: as if nobody had.
@@ -168,21 +168,21 @@ def test_a_leader_that_cannot_renew_stops_before_another_takes_over(
     electing = Electing(api, replicas)
     cut_off = threading.Event()
     first = electing.make("first", cut_off)
-    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    until(lambda: electing.elections[0].is_leading, "the first leads")
     cut_off.set()
     second = electing.make("second")
     led_together = False
 
     def second_leads() -> bool:
         nonlocal led_together
-        led = [each.is_leading for each in electing.leaderships]
+        led = [each.is_leading for each in electing.elections]
         led_together |= all(led)
         return led[1]
 
     until(second_leads, "the second leads")
     assert not led_together
     cut_off.clear()
-    until(lambda: electing.leaderships[0].leader_url, "the first knows who leads")
+    until(lambda: electing.elections[0].leader_url, "the first knows who leads")
     assert first.bind(asking) == ""  # by the second
     assert "bound" in second.status("/metrics")[1]
 
@@ -194,12 +194,12 @@ def test_a_new_leader_knows_earlier_binds_even_if_its_watch_is_behind(
     create(api, node("n1"), *pods)
     electing, behind = Electing(api, replicas), Behind(api)
     first = electing.make("first")
-    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    until(lambda: electing.elections[0].is_leading, "the first leads")
     second = electing.make("second", asks=behind)
     behind.held.set()
     assert first.bind(pods[0]) == ""
     first.extender.stop()
-    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    until(lambda: electing.elections[1].is_leading, "the second leads")
     assert "6 GiB free, 10 GiB asked" in second.bind(pods[1])
     behind.held.clear()
 
@@ -211,13 +211,13 @@ def test_a_replica_without_a_watch_is_not_ready_and_lets_another_lead(
     create(api, node("n1"), asking)
     electing, behind = Electing(api, replicas), Behind(api)
     first = electing.make("first", asks=behind)
-    until(lambda: electing.leaderships[0].is_leading, "the first leads")
+    until(lambda: electing.elections[0].is_leading, "the first leads")
     second = electing.make("second")
-    assert not electing.leaderships[1].is_leading
-    monkeypatch.setattr(following, "BLIND_S", 0.1)
+    assert not electing.elections[1].is_leading
+    monkeypatch.setattr(informer, "BLIND_S", 0.1)
     behind.broken.set()
     create(api, pod("other"))  # an event, with which its watch breaks off
-    until(lambda: electing.leaderships[1].is_leading, "the second leads")
+    until(lambda: electing.elections[1].is_leading, "the second leads")
     status, words = first.status("/readyz")
     assert status == 503
     assert "pods: the watch" in words
@@ -240,7 +240,7 @@ def test_a_watch_that_cannot_go_on_ends_the_replica(
 
 
 class Losing(Alone):
-    """A leadership that says so a given number of times, and then no longer."""
+    """An election that says so a given number of times, and then no longer."""
 
     left = 1_000_000
 
@@ -279,7 +279,7 @@ def test_without_the_leader_filters_are_answered_and_binds_are_refused(
     api.set("leases", "xpu-extender", gone)
     electing = Electing(api, replicas)
     one = electing.make("second")
-    assert electing.leaderships[0].leader_url  # it is ready once it knows who leads
+    assert electing.elections[0].leader_url  # it is ready once it knows who leads
     assert one.fits(asking) == ["n1"]
     assert "does not lead" in one.bind(asking)
     assert api.bindings() == 0

@@ -17,7 +17,7 @@ from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.keys import Keys
-from xpu_runtime.kubernetes.extender.leading import Leadership
+from xpu_runtime.kubernetes.extender.leader_election import LeaderElection
 from xpu_runtime.kubernetes.extender.service import Extender
 from xpu_runtime.kubernetes.resources import POLICIES, Resources
 from xpu_runtime.linux import address
@@ -97,10 +97,10 @@ def extender(
     # Only this replica listens at this address, so that it need not wait for its own Lease's end after a
     # restart.
     identity = f"{socket.gethostname()}_{url}"
-    leadership = Leadership(api, namespace or where.namespace, _LEASE, identity, url, log)
+    election = LeaderElection(api, namespace or where.namespace, _LEASE, identity, url, log)
     end = threading.Event()
     keys = Keys(keys_file, log)
-    service = Extender(api, resources, keys, policy, log, leadership, certificate, end.set)
+    service = Extender(api, resources, keys, policy, log, election, certificate, end.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     ports = service.start(serves, status)

@@ -24,7 +24,7 @@ from xpu_runtime.vendors.inventory import Inventory
 _LEDGER_S = 2.0
 
 
-class DriverLook:
+class DriverPoller:
     """Asks again and again. One thread; waits for the end of a process alone, for a second at most."""
 
     def __init__(self, every_s: float, answer_s: float) -> None:

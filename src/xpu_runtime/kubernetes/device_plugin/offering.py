@@ -15,7 +15,7 @@ from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.device_plugin import node
 from xpu_runtime.kubernetes.device_plugin.allocated_ids import ContainerName, PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.cards import bare_cards, cards, strengths, with_known
-from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
+from xpu_runtime.kubernetes.device_plugin.driver import DriverPoller
 from xpu_runtime.kubernetes.device_plugin.kubelet import KubeletError
 from xpu_runtime.kubernetes.device_plugin.offer import Card, Offer, check_size, offered
 from xpu_runtime.kubernetes.device_plugin.pods import Pods
@@ -42,7 +42,7 @@ class Offering:
         resources: Resources,
         config: Callable[[], Config],
         ledger: SharedLedger,
-        driver: DriverLook,
+        driver: DriverPoller,
         pod_resources: PodResourcesReader,
         pods: Pods,
         served: dict[str, Served],

@@ -19,7 +19,7 @@ from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.device_plugin import kubelet, metrics
 from xpu_runtime.kubernetes.device_plugin.allocated_ids import PodResourcesReader
 from xpu_runtime.kubernetes.device_plugin.calls import KubeletCalls
-from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
+from xpu_runtime.kubernetes.device_plugin.driver import DriverPoller
 from xpu_runtime.kubernetes.device_plugin.offer import by_state
 from xpu_runtime.kubernetes.device_plugin.offering import Offering
 from xpu_runtime.kubernetes.device_plugin.pod import PodEvent, PodOnNode, resources_of
@@ -92,7 +92,7 @@ class Plugin:
         self._registered_at = self._reconciled_at = time.monotonic()
         self._resources = resources = resources_of(self._last)
         self._ledger = SharedLedger()
-        self._driver = DriverLook(settings.health_s, settings.health_timeout_s)
+        self._driver = DriverPoller(settings.health_s, settings.health_timeout_s)
         self._pod_resources = PodResourcesReader(settings.pod_resources, resources.names)
         self._pods = Pods(
             settings.node_name,

@@ -19,7 +19,7 @@ from xpu_runtime.kubernetes.extender.objects import Assumed, Decided, Pod
 from xpu_runtime.request import assignment
 
 #: Seconds for the request that binds. A replica that no longer leads must have no request under way: this is
-#: less than the time between its last valid renewal and another replica's takeover (leading.py).
+#: less than the time between its last valid renewal and another replica's takeover (leader_election.py).
 BIND_S = 4.0
 #: Seconds for a request that only reads.
 _GET_S = 2.0

@@ -1,7 +1,7 @@
 """The cluster: nodes with their devices, the pods on them, and pods that are being bound, or wait for their
 group (groups.py). state.py has the data.
 
-The watches (following.py) and binds feed it; filter, prioritize and bind ask it. A node's result for a demand
+The watches (informer.py) and binds feed it; filter, prioritize and bind ask it. A node's result for a demand
 is cached, one byte each, and dropped when the node changes. All methods may be called from any thread; they
 wait only for one another.
 
@@ -26,7 +26,7 @@ from typing import Any
 from xpu_runtime.kubernetes.extender import accounting, devices
 from xpu_runtime.kubernetes.extender.devices import Held
 from xpu_runtime.kubernetes.extender.groups import HOLD_S, Member, failure
-from xpu_runtime.kubernetes.extender.objects import Assumed, Crew, Decided, NodeSummary, Pod
+from xpu_runtime.kubernetes.extender.objects import Assumed, Decided, NodePods, NodeSummary, Pod
 from xpu_runtime.kubernetes.extender.state import State
 from xpu_runtime.kubernetes.extender.verdicts import FULL, NEVER, UNKNOWN, judge
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION
@@ -252,7 +252,7 @@ class Cluster:
 
             return heapq.nlargest(count, names, key=most)
 
-    def crew(self, name: str, shape: PodShape) -> Crew | None:
+    def node_pods(self, name: str, shape: PodShape) -> NodePods | None:
         """The pods' shares on a node, and the pod's placement there; None if it cannot be placed."""
         with self._lock:
             node = self._state.nodes.get(name)
@@ -264,7 +264,7 @@ class Cluster:
             held = accounting.holdings(node, pods, self._state.assumed, *free)
             bound = {uid: pods[uid] for uid, _ in held if uid in pods and pods[uid].node}
             members = tuple((uid, bound[uid].priority if uid in bound else None, each) for uid, each in held)
-            return Crew(has, members, self._state.binpack(shape, node))
+            return NodePods(has, members, self._state.binpack(shape, node))
 
     def assumed_on(self, uid: str) -> str:
         """The node on which the pod has a place and is not bound; "": none."""

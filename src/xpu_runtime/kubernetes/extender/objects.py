@@ -70,7 +70,7 @@ class NodeSummary(Value):
     cores: Sequence[int] = ()
 
 
-class Crew(Value):
+class NodePods(Value):
     """A node with the pods that hold a share there."""
 
     devices: NodeDevices

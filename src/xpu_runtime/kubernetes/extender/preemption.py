@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection
 
 from xpu_runtime.kubernetes.extender import accounting
-from xpu_runtime.kubernetes.extender.objects import Crew
+from xpu_runtime.kubernetes.extender.objects import NodePods
 from xpu_runtime.placement.pod import Effort, PodShape, place
 
 #: Seconds for a question: kube-scheduler waits for 10 (httpTimeout), and binds nothing meanwhile.
@@ -39,33 +39,37 @@ class SearchBudget:
 
 
 def victims(
-    crew: Crew, shape: PodShape, priority: int, chosen: Collection[str], budget: SearchBudget
+    node_pods: NodePods, shape: PodShape, priority: int, chosen: Collection[str], budget: SearchBudget
 ) -> list[str] | None:
     """The UIDs of the pods that must end, those `chosen` by kube-scheduler among them; None if that is not
     enough. If `budget` is spent: all of a lower priority, or None if it is not known that they are enough."""
     lower = [
-        each for each in crew.members if each[0] in chosen or (each[1] is not None and each[1] < priority)
+        each
+        for each in node_pods.members
+        if each[0] in chosen or (each[1] is not None and each[1] < priority)
     ]
     uids = {each[0] for each in lower}
-    free = list(crew.devices.memory), list(crew.devices.cores)
-    for member in crew.members:
+    free = list(node_pods.devices.memory), list(node_pods.devices.cores)
+    for member in node_pods.members:
         if member[0] not in uids:
-            accounting.take(crew.devices, *free, member[2])
-    if not _fits(crew, shape, free, budget):
+            accounting.take(node_pods.devices, *free, member[2])
+    if not _fits(node_pods, shape, free, budget):
         return None
     ending = [uid for uid in chosen if uid not in uids]
     for uid, _, held in sorted(lower, key=lambda each: (-(each[1] or 0), each[0])):
         left = list(free[0]), list(free[1])
-        accounting.take(crew.devices, *left, held)
-        if uid not in chosen and _fits(crew, shape, left, budget):
+        accounting.take(node_pods.devices, *left, held)
+        if uid not in chosen and _fits(node_pods, shape, left, budget):
             free = left
         else:
             ending.append(uid)
     return ending
 
 
-def _fits(crew: Crew, shape: PodShape, free: tuple[list[int], list[int]], budget: SearchBudget) -> bool:
+def _fits(
+    node_pods: NodePods, shape: PodShape, free: tuple[list[int], list[int]], budget: SearchBudget
+) -> bool:
     if budget.is_spent:
         return False
-    has = crew.devices
-    return place(has.cards, *free, shape, crew.binpack, budget.effort) is not None
+    has = node_pods.devices
+    return place(has.cards, *free, shape, node_pods.binpack, budget.effort) is not None

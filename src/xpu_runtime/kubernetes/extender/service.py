@@ -23,11 +23,11 @@ from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.extender.binding import Binder
 from xpu_runtime.kubernetes.extender.certificate import Certificate
 from xpu_runtime.kubernetes.extender.cluster import Cluster
-from xpu_runtime.kubernetes.extender.following import Following
+from xpu_runtime.kubernetes.extender.forwarding import PASSED_ON, Forwarder, LeaderUnreachable
 from xpu_runtime.kubernetes.extender.in_flight import InFlight
-from xpu_runtime.kubernetes.extender.leading import Leadership
+from xpu_runtime.kubernetes.extender.informer import Informer
+from xpu_runtime.kubernetes.extender.leader_election import LeaderElection
 from xpu_runtime.kubernetes.extender.metrics import Metrics
-from xpu_runtime.kubernetes.extender.passing_on import PASSED_ON, LeaderUnreachable, PassingOn
 from xpu_runtime.kubernetes.extender.verbs import Verbs, WrongRequest, encoded, without_percent
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.kubernetes.threads import Threads
@@ -78,21 +78,21 @@ class Extender:
         keys: Callable[[], Mapping[str, bytes]],
         policy: str,
         log: Callable[[str], None],
-        leadership: Leadership,
+        election: LeaderElection,
         certificate: Certificate | None = None,
         end: Callable[[], None] = lambda: None,
     ) -> None:
         """`end` is called when it cannot go on: it is to be stopped then, and `failed` says why."""
         self._log = log
-        self._leadership = leadership
+        self._election = election
         self._cluster = Cluster(resources, keys, policy, time.monotonic)
-        self._following = Following(api, self._cluster, log)
+        self._informer = Informer(api, self._cluster, log)
         self._metrics = Metrics(self._cluster.counts, self._state)
         in_flight = InFlight()
         binder = Binder(
-            api, self._cluster, keys, lambda: leadership.is_leading, self._metrics.bound, in_flight.end
+            api, self._cluster, keys, lambda: election.is_leading, self._metrics.bound, in_flight.end
         )
-        verbs = Verbs(self._cluster, resources, binder, in_flight, lambda: leadership.is_leading)
+        verbs = Verbs(self._cluster, resources, binder, in_flight, lambda: election.is_leading)
         #: By path: the handler, and the form of an error for kube-scheduler.
         self._verbs: dict[str, tuple[Callable[[Any], Any], Callable[[str], Any]]] = {
             "/filter": (verbs.filter, lambda text: {"Error": text}),
@@ -102,7 +102,7 @@ class Extender:
             "/preempt": (verbs.preempt, lambda text: {"NodeNameToMetaVictims": {}}),
             "/bind": (verbs.bind, lambda text: {"Error": text}),
         }
-        self._passing_on = PassingOn(certificate.files if certificate else None)
+        self._forwarder = Forwarder(certificate.files if certificate else None)
         self._certificate = certificate
         self._server = Server()
         self._ended = threading.Event()
@@ -128,8 +128,8 @@ class Extender:
             listeners.append(Listener(_bound(status), threaded(self._page)))
         for listener in listeners:
             self._server.listen(listener)
-        self._following.start(self._threads)
-        self._leadership.start(self._threads, lambda: self._following.is_well, self._following.read_pods)
+        self._informer.start(self._threads)
+        self._election.start(self._threads, lambda: self._informer.is_well, self._informer.read_pods)
         self._threads.start(self._expire, "expire")
         self._threads.start(self._server.run, "HTTP")
         return self._server.ports
@@ -138,13 +138,13 @@ class Extender:
         """Ends in order: open questions are answered first, then another replica may lead."""
         self._ended.set()
         self._server.stop(_END_S)
-        self._leadership.stop()
-        self._following.stop()
+        self._election.stop()
+        self._informer.stop()
 
     @property
     def is_ready(self) -> bool:
         """Whether it can answer, itself or through the replica that leads."""
-        return self.failed is None and self._following.is_well and self._knows_leader
+        return self.failed is None and self._informer.is_well and self._knows_leader
 
     @property
     def failed(self) -> XpuError | None:
@@ -153,7 +153,7 @@ class Extender:
 
     @property
     def _knows_leader(self) -> bool:
-        return self._leadership.is_leading or bool(self._leadership.leader_url)
+        return self._election.is_leading or bool(self._election.leader_url)
 
     def _answer(self, request: Request) -> Answer:
         path, body = request.path, request.body
@@ -162,15 +162,15 @@ class Extender:
         if verb is None or not body:
             return text(404, "there are POST /filter, /prioritize, /preempt and /bind")
         began = time.monotonic()
-        self._following.wait(_PATIENCE_S)
-        while not is_passed_on and not self._leadership.is_leading:
+        self._informer.wait(_PATIENCE_S)
+        while not is_passed_on and not self._election.is_leading:
             answer = self._by_leader(path, body)
             if answer is not None:
                 return Answer(200, JSON, answer)
             # A filter's answer promises nothing; only the leader binds.
             if path != "/bind" or time.monotonic() - began >= _PATIENCE_S or self._ended.wait(_LOOK_S):
                 break
-        if is_passed_on and path == "/bind" and not self._leadership.is_leading:
+        if is_passed_on and path == "/bind" and not self._election.is_leading:
             # It did when it was last heard of, as one whose container has been started again: an answer would
             # be the last word, and the replica that passed this on can wait.
             return text(503, "this replica does not lead")
@@ -181,11 +181,11 @@ class Extender:
 
     def _by_leader(self, path: str, body: bytes) -> bytes | None:
         """The leader's answer; None if there is no leader to ask."""
-        url = self._leadership.leader_url
+        url = self._election.leader_url
         if not url:
             return None
         try:
-            answer = self._passing_on.ask(url, path, body)
+            answer = self._forwarder.ask(url, path, body)
         except LeaderUnreachable as error:
             self._metrics.passed_on(is_answered=False)
             if (url, str(error)) != self._unreachable:
@@ -200,10 +200,10 @@ class Extender:
         self, path: str, verb: Callable[[Any], Any], refused: Callable[[str], Any], body: bytes
     ) -> tuple[str, Any]:
         """The result (ok, refused, error), and the answer."""
-        if not self._following.is_complete:
-            problems = "; ".join(sorted({text for text in self._following.problems.values() if text}))
+        if not self._informer.is_complete:
+            problems = "; ".join(sorted({text for text in self._informer.problems.values() if text}))
             return "error", refused(f"xpu's extender has not read nodes and pods yet ({problems})")
-        if path == "/bind" and not self._leadership.is_leading:
+        if path == "/bind" and not self._election.is_leading:
             why = "this replica does not lead, and the one that does cannot be asked"
             return "error", refused(f"xpu's extender: {why}")
         try:
@@ -225,16 +225,16 @@ class Extender:
         if request.path == "/healthz":
             return text(200, "ok")
         if request.path == "/readyz":
-            problems = [f"{kind}: {text}" for kind, text in self._following.problems.items() if text]
+            problems = [f"{kind}: {text}" for kind, text in self._informer.problems.items() if text]
             problems += [] if self._knows_leader else ["no replica is known to lead"]
             problems += [str(self.failed)] if self.failed is not None else []
             return text(200 if self.is_ready else 503, "\n".join(problems or ["ok"]))
         return text(404, "there are /metrics, /healthz and /readyz")
 
     def _state(self) -> dict[str, bool]:
-        problems = self._following.problems
+        problems = self._informer.problems
         return {
-            "leads": self._leadership.is_leading,
+            "leads": self._election.is_leading,
             "follows_nodes": not problems["nodes"],
             "follows_pods": not problems["pods"],
         }
@@ -242,13 +242,13 @@ class Extender:
     def _expire(self) -> None:
         is_frozen = False
         while not self._ended.wait(_EXPIRE_S):
-            if not is_frozen and self._following.is_complete:
+            if not is_frozen and self._informer.is_complete:
                 # The data of the cluster stays, and is freed without cycles. A collection that looks at all
                 # of it again delays a filter by a tenth of a second with 10,000 nodes.
                 gc.collect()
                 gc.freeze()
                 is_frozen = True
-            if not self._leadership.is_leading:
+            if not self._election.is_leading:
                 self._cluster.let_go()
             held: dict[str, int] = {}
             for each in self._cluster.expire():

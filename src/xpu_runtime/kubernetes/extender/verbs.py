@@ -117,10 +117,10 @@ class Verbs:
         found, budget = {}, preemption.SearchBudget()
         for name, theirs in proposed.items():
             chosen = [_uid_of_victim(each) for each in _field(theirs, "Pods") or ()]
-            crew = None if budget.is_spent else self._cluster.crew(name, shape)
-            if crew is None:
+            node_pods = None if budget.is_spent else self._cluster.node_pods(name, shape)
+            if node_pods is None:
                 continue
-            ending = preemption.victims(crew, shape, _priority(pod), chosen, budget)
+            ending = preemption.victims(node_pods, shape, _priority(pod), chosen, budget)
             # One without victims would have passed the filter; kube-scheduler refuses such an answer.
             if ending:
                 violations = _field(theirs, "NumPDBViolations") or 0

@@ -18,7 +18,7 @@ from support.stand_in_kubelet import until
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.device_plugin import driver, metrics
 from xpu_runtime.kubernetes.device_plugin.allocated_ids import AllocatedIds
-from xpu_runtime.kubernetes.device_plugin.driver import DriverLook
+from xpu_runtime.kubernetes.device_plugin.driver import DriverPoller
 from xpu_runtime.kubernetes.device_plugin.metrics import Metrics, Snapshot
 from xpu_runtime.kubernetes.device_plugin.offering import key_ids
 from xpu_runtime.kubernetes.device_plugin.shared_ledger import SharedLedger
@@ -32,7 +32,7 @@ GIB = 1 << 30
 # The drivers
 
 
-def asked(look: DriverLook) -> bool:
+def asked(look: DriverPoller) -> bool:
     """Steps until something is new."""
     return bool(until(look.step, "the drivers answer"))
 
@@ -48,7 +48,7 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_a_driver_that_hangs_is_told_and_asked_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = DriverLook(0.0, 20)
+    look = DriverPoller(0.0, 20)
     look.step()
     monkeypatch.setattr(look, "_answer_s", 0.0)
     os.kill(look._process.pid, signal.SIGSTOP)
@@ -61,7 +61,7 @@ def test_a_driver_that_hangs_is_told_and_asked_again(root: Path, monkeypatch: py
 
 
 def test_a_driver_that_fails_is_told_and_asked_again(root: Path) -> None:
-    look = DriverLook(0.0, 20)
+    look = DriverPoller(0.0, 20)
     look.step()
     os.kill(look._process.pid, signal.SIGSEGV)
     assert asked(look)

@@ -27,7 +27,7 @@ class LeaderUnreachable(Exception):
     """Why the leader has not answered."""
 
 
-class PassingOn:
+class Forwarder:
     """To the leader, wherever that is."""
 
     def __init__(self, files: tuple[str, str] | None) -> None:

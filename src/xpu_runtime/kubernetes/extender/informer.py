@@ -30,7 +30,7 @@ _LONGEST_PAUSE_S = 5.0
 _MOST_LABELS = 100
 
 
-class Following:
+class Informer:
     """Two threads, one for nodes and one for pods."""
 
     def __init__(self, api: Api, cluster: Cluster, log: Callable[[str], None]) -> None:

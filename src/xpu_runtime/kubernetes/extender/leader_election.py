@@ -42,7 +42,7 @@ class Times(Value):
     wait: float = 1.0
 
 
-class Leadership:
+class LeaderElection:
     """Tries to lead, from `start` to `stop`."""
 
     def __init__(
