@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime import hook
+from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.errors import SpecError
 from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.linux import cgroups, proc
 from xpu_runtime.messages import Log
 from xpu_runtime.oci.state import State
-from xpu_runtime.start import in_container
+from xpu_runtime.start import config_json, in_container
 
 
 def test_a_container_that_ends_while_it_gets_its_slice_is_no_internal_error(
@@ -83,3 +84,22 @@ def test_a_first_process_that_only_waits_for_an_execs_holds_no_slice_without_a_c
             time.sleep(0.01)
         # The kernel keeps it for as long as nobody waits for the exec's process.
         assert proc.is_alive(first, grant.start_time)
+
+
+def test_a_spec_that_asks_for_nothing_any_more_does_not_get_its_booked_slice() -> None:
+    """The engine's file may change between spec mode's create and the hook."""
+    state = State("c", "/bundle", os.getpid())
+    with pytest.raises(SpecError, match="the spec of container c asks for no XPU any more: start it again"):
+        in_container.start(state, 7, {}, DEFAULTS, Log(), proc.this_process())
+
+
+def test_a_spec_is_not_written_for_a_caller_that_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    ended = subprocess.Popen(["/bin/true"])
+    caller = proc.Caller(ended.pid, proc.start_time(ended.pid) or 1, {}, "/", 0.0)
+    ended.wait()
+    with pytest.raises(SpecError, match=f"the process that was to start {tmp_path} has ended"):
+        config_json.write(str(path), {"hooks": {}}, caller, keep=True)
+    assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
+    assert path.read_text() == "{}"

@@ -253,6 +253,12 @@ def test_imports_without_a_version_are_refused_because_containerd_ignores_them(
     assert error.todo.startswith("write `version = 2` as its first line, and configure again")
 
 
+@pytest.mark.parametrize("imports", ["'conf.d/*.toml'", "[1]"], ids=["a string", "a number in the list"])
+def test_imports_that_are_no_list_of_strings_are_refused(containerd_2: Path, imports: str) -> None:
+    containerd_2.write_text(f"version = 3\nimports = {imports}\n")
+    assert refused(containerd_2).what == f"{containerd_2}: imports is no list of strings"
+
+
 def test_a_file_of_another_version_that_hides_ours_is_refused(containerd_2: Path) -> None:
     containerd_2.write_text("version = 2\nimports = ['conf.d/*.toml']\n")
     other = containerd_2.parent / "conf.d" / "10.toml"

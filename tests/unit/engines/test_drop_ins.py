@@ -137,6 +137,16 @@ def test_an_entry_written_by_hand_is_refused_and_stays(etc: Path, name: str) -> 
     assert file.read_text() == ANOTHER[name][0]
 
 
+def test_a_file_whose_tables_of_that_name_are_a_list_is_refused_and_stays(etc: Path, name: str) -> None:
+    """Our tables would be read as the last entry's."""
+    file = ours(etc, name)
+    theirs = f"[[{'engine' if name == 'podman' else 'crio'}]]\n"
+    file.write_text(theirs)
+    with pytest.raises(ConfigError, match="has tables of its own with the names of ours"):
+        configure(etc, name)
+    assert file.read_text() == theirs
+
+
 #: As cri-o's own packages install it: their programs are not in PATH.
 PACKAGED = """
 [crio.runtime]

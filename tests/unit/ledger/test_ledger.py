@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -38,6 +39,26 @@ def test_a_missing_folder_is_made_and_a_link_in_the_ledgers_place_refused(path: 
     with pytest.raises(LedgerError, match="Too many levels of symbolic links"), Ledger(path):
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_in_the_run_folders_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    path = tmp_path / "run" / "ledger.db"
+    with pytest.raises(LedgerError) as caught, Ledger(str(path)):
+        pass
+    assert str(caught.value) == f"cannot open the ledger {path}: {tmp_path}/run is not a directory"
+
+
+def test_a_ledger_of_an_earlier_boot_is_not_shown_and_stays(path: str, holder: Process) -> None:
+    with Ledger(path) as ledger:
+        ledger.grant(wanted(holder), lambda uses: take(GIB, uses))
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE meta SET boot = 'earlier'")
+        db.commit()
+    content = Path(path).read_bytes()
+    with pytest.raises(LedgerError, match="is not of this boot"), Ledger(path, as_is=True):
+        pass
+    assert Path(path).read_bytes() == content
 
 
 def test_a_container_that_asks_twice_is_given_once(path: str, holder: Process) -> None:

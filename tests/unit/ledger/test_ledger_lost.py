@@ -111,6 +111,14 @@ def test_a_record_that_is_not_ours_is_passed_over(
         assert cgroup_records.running(path, proc.pid_namespace()) == [running]
 
 
+def test_a_record_whose_slice_names_no_holder_is_passed_over(path: str, running: Grant, cgroup: Path) -> None:
+    record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
+    record[4][0] = 8
+    del record[4][9][0][5:]
+    os.setxattr(cgroup, "trusted.xpu.8", json.dumps(record).encode())
+    assert cgroup_records.running(path, proc.pid_namespace()) == [running]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [(0, [1]), (0, "x"), (0, 1 << 63), (0, -1), (3, "1"), (3, {}), (3, True), (4, 1 << 70), (5, 7), (8, "x")],

@@ -69,6 +69,8 @@ def test_a_usage_page_that_was_cut_is_no_news_and_no_signal(tmp_path: Path) -> N
     grant = made(tmp_path)
     os.truncate(tmp_path / pages.USAGE, 100)
     assert grant.slices[0].look() == b""
+    with pytest.raises(ValueError, match="the usage page was cut"):
+        unpack(grant.slices[0].look())
     grant.close()
 
 
@@ -88,4 +90,12 @@ def test_a_page_of_another_version_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / pages.QUOTA, "r+b", buffering=0) as page:
         os.pwrite(page.fileno(), struct.pack("<I", pages.ABI + 1), 8)
     with pytest.raises(ValueError, match="another version"):
+        GrantPages(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"XPUQUOTA"], ids=["empty", "cut"])
+def test_a_file_that_is_no_quota_page_is_not_read(tmp_path: Path, content: bytes) -> None:
+    made(tmp_path).close()
+    (tmp_path / pages.QUOTA).write_bytes(content)
+    with pytest.raises(ValueError, match="is not a quota page"):
         GrantPages(str(tmp_path))

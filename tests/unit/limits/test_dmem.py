@@ -125,6 +125,14 @@ def test_a_container_without_a_cgroup_of_its_own_gets_no_limit(root: Path) -> No
     assert not dmem.BACKEND.must_lift(grant(""))
 
 
+def test_a_limit_of_a_device_that_is_gone_or_without_its_region_is_not_held(cgroup: Path) -> None:
+    (part,) = grant(cgroup).slices
+    for left, told in (((PARTITION,), "is no longer there"), ((GPU.replace(details=()),), "has no region")):
+        with pytest.raises(DeviceError, match=f"device {part.device_uuid} {told}"):
+            dmem.BACKEND.impose(FOUND.replace(devices=left), grant(cgroup))
+    assert (cgroup / "dmem.max").read_text() == f"{REGION} max\n"
+
+
 def test_values_that_cannot_be_read_are_not_known(cgroup: Path) -> None:
     (cgroup / "dmem.current").unlink()
     assert dmem.BACKEND.in_force(FOUND, grant(cgroup), 0, MEMORY) is None

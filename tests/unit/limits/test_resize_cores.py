@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,17 @@ from support import example_backend
 from xpu_runtime import extensions
 from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger import waiting
-from xpu_runtime.ledger.grants import CORES, MEMORY, Holding
+from xpu_runtime.ledger.grants import CORES, MEMORY, Grant, Holding
 from xpu_runtime.ledger.refusal import Refused
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import enforce, pages, resize
 from xpu_runtime.limits.backend import Backend
+from xpu_runtime.limits.backends import library
 from xpu_runtime.limits.resize import Wanted
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 
-from .resizing import GIB, UUIDS, Container
+from .resizing import FOUND, GIB, UUIDS, Container
 
 BY_EXAMPLE = Holding(example_backend.NAME, "hard", example_backend.NAME, "hard")
 
@@ -131,6 +133,42 @@ def test_a_policy_changes_alone_and_only_where_there_is_a_cap(run_dir: Path) -> 
     with pytest.raises(ApplyError, match="has no cap on the cores of GPU 0: start it again with XPU_CORES"):
         uncapped.change(Wanted(priority="high"))
     uncapped.close()
+
+
+def test_a_policy_that_cannot_be_put_into_force_is_told_and_no_event_says_it(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise DeviceError("the page is on a disk that fails")
+
+    monkeypatch.setattr(library.QuotaChange, "set_policy", fails)
+    holding = Holding("library", "soft", "library", "soft")
+    with (
+        closing(Container("c1", 4 * GIB, holding=holding, cores=30)) as held,
+        pytest.raises(ApplyError, match="how time is shared is not in force: the page is on a disk"),
+    ):
+        held.change(Wanted(sched="burst"))
+    with Ledger() as ledger:
+        assert [event.kind for event in ledger.history()] == ["granted"]
+
+
+def test_the_limits_of_a_grant_are_lifted_though_those_of_another_cannot_be(
+    capped: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifted = []
+
+    def lift(backend: example_backend.Example, inventory: object, grant: Grant, unless: object) -> None:
+        if grant.id == capped.grant.id:
+            raise DeviceError("the driver does not answer")
+        lifted.append(grant.id)
+
+    monkeypatch.setattr(example_backend.Example, "must_lift", lambda *_: True)
+    monkeypatch.setattr(example_backend.Example, "lift", lift)
+    with closing(Container("c2", GIB, holding=BY_EXAMPLE, cores=5)) as other:
+        with pytest.raises(DeviceError, match="the driver does not answer"):
+            enforce.clear(FOUND, [capped.grant, other.grant])
+        assert lifted == [other.grant.id]
+        assert not capped.folder.exists() and not other.folder.exists()
 
 
 def test_a_page_made_anew_has_its_backends_present_limits(run_dir: Path) -> None:
