@@ -103,6 +103,38 @@ def test_a_call_needs_its_callers_own_confirmation(run_dir: Path, tmp_path: Path
                 assert asked is None
 
 
+def test_a_caller_that_ends_after_its_confirmation_gets_nothing(run_dir: Path, tmp_path: Path) -> None:
+    """Another process may have its number by then."""
+    looked, go_on = os.pipe()
+
+    class Here(worker.Installation):
+        def is_of(self, pid: int) -> bool:
+            is_of = super().is_of(pid)
+            os.write(go_on, b".")
+            os.waitpid(pid, 0)  # it has said go, and ended
+            return is_of
+
+    words = [worker._PROTOCOL, "hook", str(paths.LIB), "", str(run_dir), "/", "poststop", "{}"]
+    where = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(where)
+        listening.listen()
+        if os.fork() == 0:
+            os.close(go_on)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+                asking.connect(where)
+                asking.send(b"".join(word.encode() + b"\0" for word in words))
+                assert asking.recv(16) == worker._READY
+                os.read(looked, 1)
+                asking.send(worker._GO)
+            os._exit(0)
+        connection, _ = listening.accept()
+        with connection:
+            assert worker._asked(connection, Here()) is None
+    os.close(looked)
+    os.close(go_on)
+
+
 @pytest.mark.parametrize(
     ("run_folder", "word", "is_ours"),
     [

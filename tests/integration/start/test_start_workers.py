@@ -231,6 +231,28 @@ def test_old_workers_do_not_serve_a_new_installation(
     assert node.run(bundles("XPU_MEM=1G")).returncode == 0
 
 
+def test_workers_that_have_loaded_a_driver_end_when_another_is_installed(
+    node: Node, bundles: Bundles, start_agent: Serve
+) -> None:
+    with_card(node, "1xT4")
+    start_agent()
+    workers_are_there(node)
+    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+    maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in workers_of(node)[1:]}
+    loaded = {pid for pid, text in maps.items() if "/libnvidia-ml.so" in text}
+    assert loaded
+    (library,) = {word for text in maps.values() for word in text.split() if "/libnvidia-ml.so" in word}
+    shutil.copy(library, f"{library}.new")
+    os.rename(f"{library}.new", library)
+    node.xpu("devices")  # the new one is known: a worker that asked the driver for its devices would end
+
+    def have_ended() -> bool:
+        assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+        return not loaded & set(workers_of(node))
+
+    until(have_ended, "those with the old one have ended")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_when_the_agent_ends_starts_and_ends_go_on(
     node: Node, bundles: Bundles, start_agent: Serve, number: signal.Signals
