@@ -46,6 +46,8 @@ _LONGEST_LOG = 511
 #: No machine has more devices: a longer list is an attack or a mistake.
 MAX_DEVICES = 256
 _SHOWN = 60
+#: For people who write XPU_CORES=0.
+_NO_CAP = "leave it out to have no cap, unless defaults.cores is set"
 #: The number of problems that one message reports.
 MAX_PROBLEMS = 8
 
@@ -143,7 +145,9 @@ class _Reader:
         try:
             return parse_cores(text, self.step)
         except NearMiss as error:
-            self.wrong("XPU_CORES", str(error), f"did you mean {error.nearest}?")
+            is_zero = not text.strip(" 0%")
+            hint = _NO_CAP if is_zero else f"did you mean {error.nearest}?"
+            self.wrong("XPU_CORES", str(error), hint)
         except ValueError as error:
             self.wrong("XPU_CORES", str(error), "one value holds for all devices" if "," in text else "")
         return None

@@ -45,7 +45,6 @@ def test_cores_that_can_be_had(text: str, cores: int) -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("0", "5"),
         ("1", "5"),
         ("4", "5"),
         ("7", "5"),
@@ -62,10 +61,18 @@ def test_cores_that_cannot(text: str, meant: str) -> None:
     )
 
 
+def test_a_cap_of_zero_is_refused_with_the_way_to_have_no_cap() -> None:
+    for text in ("0", "00", "0%"):
+        assert wrong(CORES=text) == (
+            f"XPU_CORES='{text}': must be a percentage from 5 to 100 in steps of 5; "
+            "leave it out to have no cap, unless defaults.cores is set"
+        )
+
+
 def test_the_step_of_cores_is_the_configurations() -> None:
     assert parse({"XPU_CORES": "1"}, step=1).cores == 1
     assert parse({"XPU_CORES": "100"}, step=1).cores == 100
-    assert "from 1 to 100 in steps of 1; did you mean 1?" in wrong(step=1, CORES="0")
+    assert "from 1 to 100 in steps of 1; leave it out" in wrong(step=1, CORES="0")
     assert "did you mean 100?" in wrong(step=1, CORES="101")
     assert "did you mean 20?" in wrong(step=20, CORES="5")
 
