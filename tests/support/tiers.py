@@ -31,7 +31,9 @@ _NATIVE = ("Makefile", "native", "sim", "src/xpu_runtime/limits", "src/xpu_runti
 
 
 def _pages(tests: str) -> list[str]:
-    return [str(page.relative_to(REPOSITORY)) for page in pages.followed_by(tests)]
+    """The pages that these tests follow, or have a block of."""
+    found = [*pages.followed_by(tests), *pages.with_blocks_of(tests)]
+    return [str(page.relative_to(REPOSITORY)) for page in found]
 
 
 #: What each folder, or file, protects and no other test does, besides its own tests and tests/support.
