@@ -22,7 +22,8 @@ from . import manifests
 from .cluster import Cluster
 from .daemons import PATIENCE, answers, free_port
 
-IMAGE = f"docker.io/library/xpu-kubernetes:{version.VERSION}"
+OUR_NAME = "docker.io/library/xpu-kubernetes"
+OUR_IMAGE = f"{OUR_NAME}:{version.VERSION}"
 _CONTROLLERS = (
     "daemonset", "deployment", "replicaset", "job", "garbagecollector", "namespace", "serviceaccount",
     "serviceaccount-token", "root-ca-cert-publisher", "endpoint", "disruption",
@@ -140,7 +141,7 @@ class InstalledCluster(Cluster):
         spec = found["spec"]["template"]["spec"]
         spec["hostNetwork"] = True
         for container in [*spec.get("initContainers", ()), *spec["containers"]]:
-            container["image"] = IMAGE
+            container["image"] = f"{OUR_NAME}:{container['image'].rpartition(':')[2]}"
             env = {each["name"]: each for each in container.get("env", ())}
             env["KUBERNETES_SERVICE_HOST"] = {"value": "127.0.0.1"}
             env["KUBERNETES_SERVICE_PORT"] = {"value": str(self._port)}

@@ -1,5 +1,5 @@
 """Install and Uninstall of docs/kubernetes.md, carried out by a cluster's own controllers; and the tutorial
-of a first slice in a cluster.
+of a first slice in a cluster, with an upgrade after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import manifests
 from .cluster import IMAGE, NODE
 from .conftest import Pods
 from .daemons import until
-from .installation import InstalledCluster
+from .installation import OUR_IMAGE, OUR_NAME, InstalledCluster
 from .objects import container, pod
 
 LABEL, REMOVAL = "yoyoworks.com/xpu.runtime", "yoyoworks.com/xpu.removal"
@@ -229,6 +229,8 @@ def test_helms_hook_waits_until_the_runtime_is_gone(installation: Installation) 
 class Reader:
     """A reader who follows a page, in a folder with the clone's `packaging`."""
 
+    #: Of the image that an upgrade brings.
+    TAG = "next"
     #: The image of the page's pods.
     _IMAGE = "docker.io/library/debian:12"
 
@@ -240,6 +242,7 @@ class Reader:
         cluster.kubectl("label", "node", NODE, "yoyoworks.com/xpu-")
         cluster.kubectl("delete", "events", "--all")
         cluster.ctr("image", "tag", "--force", IMAGE, self._IMAGE)
+        cluster.ctr("image", "tag", "--force", OUR_IMAGE, f"{OUR_NAME}:{self.TAG}")
         (folder / "packaging").symlink_to(REPOSITORY / "packaging")
         kubeconfig = cluster.folder / "admin.kubeconfig"
         path = f"{manifests.TOOLS}:{os.environ['PATH']}"
@@ -264,6 +267,8 @@ class Reader:
         if words == "kubectl apply -f xpu.yaml":
             text = installation.cluster.as_applied((self._folder / "xpu.yaml").read_text())
             said = installation.cluster.kubectl("apply", "-f", "-", text=text)
+            if installation.labels().get(LABEL) == "true":
+                return said
             installation.wait_until_set_up()
             installation.wait(lambda: installation.offered() == _OFFERED, "the node offers its slices")
             self._tell_scheduler()
@@ -272,7 +277,7 @@ class Reader:
             # The API server has no certificate with which it could ask this kubelet.
             return installation.pods.log(name)
         done = subprocess.run(
-            ["sh", "-c", words.replace("REGISTRY", "registry.invalid")],
+            ["sh", "-c", words.replace("REGISTRY", "registry.invalid").replace("TAG", self.TAG)],
             cwd=self._folder, env=self._environ, timeout=120, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -297,6 +302,11 @@ def test_what_the_page_of_a_cluster_says_is_what_happens(whole: InstalledCluster
     reader = Reader(installation, tmp_path)
     for step in pages.steps(REPOSITORY / "docs/tutorials/cluster.md"):
         reader.follow(step)
+    slices = installation.cluster.node.json("ps")
+    for step in pages.steps(REPOSITORY / "docs/how-to/upgrade.md", "tests/kubernetes/test_installation.py"):
+        reader.follow(step)
+    assert installation.pod()["spec"]["containers"][0]["image"].endswith(f":{reader.TAG}")
+    assert installation.cluster.node.json("ps") == slices != []
     installation.pods.delete_all()
     installation.delete_rest()
     installation.uninstall()
