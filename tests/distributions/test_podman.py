@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.drop_in_trees import Tree, snapshot, trees
+from support.drop_in_trees import Tree, parsed, shapes, snapshot, trees
 from support.engine_table import tried
 
 from .root import Root
@@ -21,6 +21,8 @@ from .ways import IMAGE
 pytestmark = pytest.mark.timeout(900)
 
 _PACKAGES = ("busybox-static", "catatonit", "crun", "podman", "python3", "runc")
+#: Of each release. Debian 12 has no compose v2.
+PACKAGES = {"bookworm": _PACKAGES} | dict.fromkeys(("trixie", "forky"), (*_PACKAGES, "docker-compose"))
 _FILE = "/etc/containers/containers.conf.d/99-xpu.conf"
 _POD = """apiVersion: v1
 kind: Pod
@@ -59,9 +61,9 @@ class Podman:
         return [each["name"] for each in json.loads(self.must("xpu", "ps", "--json"))]
 
 
-@pytest.fixture(scope="module", params=["bookworm", "trixie", "forky"])
+@pytest.fixture(scope="module", params=list(PACKAGES))
 def podman(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Podman]:
-    machine = Root(request.param, packages=_PACKAGES, network=False)
+    machine = Root(request.param, packages=PACKAGES[request.param], network=False)
     try:
         yield Podman(machine, debs)
     finally:
@@ -91,6 +93,25 @@ def test_podman_knows_our_name_and_shows_every_runtimes_errors(podman: Podman) -
 def test_podmans_default_is_that_of_peoples_files_until_ours_is_asked_for(
     podman: Podman, tree: Tree, tmp_path: Path
 ) -> None:
+    ours_when_asked(podman, tree, tmp_path)
+
+
+#: Operators' main files that say something of runtimes.
+_MAIN = [
+    Tree(title, "", {"etc/containers/containers.conf": text})
+    for title, text in shapes("containers.conf.more.txt").items()
+    if "runtime" in text and parsed(text) is not None
+]
+
+
+@pytest.mark.parametrize("podman", ["trixie"], indirect=True)
+@pytest.mark.parametrize("tree", _MAIN, ids=lambda tree: tree.title)
+def test_podman_reads_an_operators_main_file_with_ours(podman: Podman, tree: Tree, tmp_path: Path) -> None:
+    ours_when_asked(podman, tree, tmp_path)
+
+
+def ours_when_asked(podman: Podman, tree: Tree, tmp_path: Path) -> None:
+    """Puts the tree in place of the machine's files; `tmp_path` keeps those until the end."""
     folders = [podman.machine.path(each) for each in ("/etc/containers", "/usr/share/containers")]
     kept = [(folder, tmp_path / folder.parent.name) for folder in folders]
     for folder, copy in kept:
@@ -184,7 +205,7 @@ def test_a_container_whose_podman_was_killed_while_it_was_created_is_ended_by_ha
 @pytest.fixture
 def on_v2(debs: list[Path]) -> Iterator[Podman]:
     """crun does not start anything beside cgroup v1 where v2 has a controller."""
-    machine = Root("trixie", packages=_PACKAGES, network=False, cgroups="v2")
+    machine = Root("trixie", packages=PACKAGES["trixie"], network=False, cgroups="v2")
     try:
         yield Podman(machine, debs)
     finally:

@@ -1,10 +1,12 @@
-"""The files of podman and cri-o as people have them (tests/unit/engines/files): a tree for each title."""
+"""The files of engines as people have them (tests/unit/engines/files): a text or a tree for each title."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import tomli
 
 from . import REPOSITORY
 
@@ -22,6 +24,25 @@ class Tree(NamedTuple):
         for name, text in self.files.items():
             (top / name).parent.mkdir(parents=True, exist_ok=True)
             (top / name).write_text(text)
+
+
+def shapes(*names: str) -> dict[str, str]:
+    """The texts of the files `names`, each of which has one file a title."""
+    found = {}
+    for name in names:
+        for part in ("\n" + (_FILES / name).read_text()).split("\n=== ")[1:]:
+            title, _, text = part.partition("\n")
+            assert title not in found, title
+            found[title] = text.removesuffix("\n") + "\n"
+    return found
+
+
+def parsed(text: str) -> dict[str, Any] | None:
+    """The content of a TOML file; None if the text is none."""
+    try:
+        return tomli.loads(text)
+    except tomli.TOMLDecodeError:
+        return None
 
 
 def trees(name: str) -> list[Tree]:

@@ -45,6 +45,10 @@ LINES = {
     "swarm": ("services of a swarm", "slices by the default runtime; a refusal is in `service ps`"),
     "build": ("`docker build`, BuildKit, `podman build`", "see [builds](build.md)"),
     "podman": ("podman as root", "see [podman](podman.md)"),
+    "podman-service": (
+        "`podman --remote`, compose on its socket",
+        "slices by the default runtime or CDI; a refusal is the error",
+    ),
     "hooks.d": ("podman, hooks.d", "a slice by annotation"),
     "cri": ("a kubelet's containerd (CRI)", "see [Kubernetes](../kubernetes.md)"),
 }

@@ -42,7 +42,7 @@ class DropIn(Value):
         notes = []
         if set_as_default or _value(data, self.default) == RUNTIME_NAME:
             _blocks.below(file.path, wanted, self.default[:-1], make=True)[self.default[-1]] = RUNTIME_NAME
-        text = _with(file, data, wanted)
+        text = self._with(file, data, wanted)
         becoming = _blocks.parse(file.path, text)
         for keys in (self.runtime, self.default):
             ours = _value(becoming, keys)
@@ -94,6 +94,28 @@ class DropIn(Value):
         found = [file if each == ours else textfile.read(each) for each in self._paths(file)]
         return [each for each in found if each.state is not None]
 
+    def _with(self, file: TextFile, data: dict[str, Any], wanted: dict[str, Any]) -> str:
+        theirs = _blocks.without_blocks(file.text, {})
+        merged = _merged(_blocks.parse(file.path, theirs), wanted)
+        if data == merged:
+            return file.text
+        text = _blocks.with_block(theirs, wanted, file.state is None or file.text.startswith(_blocks.BEGIN))
+        try:
+            if _blocks.parse(file.path, text) == merged:
+                return text
+        except ConfigError:
+            pass  # a table of the same name
+        what = f"{file.path} has tables of its own with the names of ours"
+        if os.path.basename(file.path) == self.main:
+            raise ConfigError(
+                what, "leave --config out, or name a new file of its folder of drop-ins; nothing was changed"
+            )
+        raise ConfigError(
+            what,
+            "move them to another file of that folder, or remove it if they are of an `xpu` written by hand; "
+            "nothing was changed",
+        )
+
     def _paths(self, file: TextFile) -> list[str]:
         ours = os.path.abspath(file.path)
         folder, name = os.path.split(ours)
@@ -113,24 +135,6 @@ class DropIn(Value):
     def _is_later(self, path: str, file: TextFile) -> bool:
         order = self._paths(file)
         return path in order and order.index(path) > order.index(os.path.abspath(file.path))
-
-
-def _with(file: TextFile, data: dict[str, Any], wanted: dict[str, Any]) -> str:
-    theirs = _blocks.without_blocks(file.text, {})
-    merged = _merged(_blocks.parse(file.path, theirs), wanted)
-    if data == merged:
-        return file.text
-    text = _blocks.with_block(theirs, wanted, file.state is None or file.text.startswith(_blocks.BEGIN))
-    try:
-        if _blocks.parse(file.path, text) == merged:
-            return text
-    except ConfigError:
-        pass  # a table of the same name
-    raise ConfigError(
-        f"{file.path} has tables of its own with the names of ours",
-        "move them to another file of that folder, or remove it if they are of an `xpu` written by hand; "
-        "nothing was changed",
-    )
 
 
 def of(file: TextFile, keys: Path) -> Any:

@@ -15,22 +15,10 @@ import pytest
 import tomli
 
 from support.containerd_files import NAMES, PROGRAM, in_process
+from support.drop_in_trees import shapes
 from xpu_runtime import engines
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.observe import engine
-
-FILES = Path(__file__).with_name("files")
-
-
-def shapes(*names: str) -> dict[str, str]:
-    found = {}
-    for name in names:
-        for part in ("\n" + (FILES / name).read_text()).split("\n=== ")[1:]:
-            title, _, text = part.partition("\n")
-            assert title not in found, title
-            found[title] = text.removesuffix("\n") + "\n"
-    return found
-
 
 DAEMON_JSON = shapes("daemon.json.txt")
 CONFIG_TOML = shapes("config.toml.txt", "config.toml.more.txt")
