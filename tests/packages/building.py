@@ -18,18 +18,7 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
     copy, temporary = folder / "copy", folder / "tmp"
     copy.mkdir(parents=True)
     temporary.mkdir()
-    listed = "git ls-files -z --cached --others --exclude-standard"
-    subprocess.run(
-        ["sh", "-ec", f'{listed} | xargs -0 cp --parents -t "$0"; cp -r --parents build/wheels "$0"', copy],
-        cwd=REPOSITORY,
-        check=True,
-    )
-    # The facts that the copy's git would report if the copy had this history.
-    facts = {
-        "COMMIT": _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
-        "SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct"),
-    }
-    subprocess.run(["sh", "-ec", "git init -q; git add -A"], cwd=copy, check=True)
+    copy_tree(copy)
     subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", folder], check=True)
     user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     command = [
@@ -37,10 +26,29 @@ def build_elsewhere(kind: str, folder: Path) -> list[Path]:
     ]  # fmt: skip
     # dpkg-deb puts its files into /tmp, and not every machine lets every user write there.
     places = {"HOME": str(folder), "TMPDIR": str(temporary)}
-    environ = {"PATH": os.environ["PATH"], "TZ": "Asia/Kathmandu", "LANG": "C", **places, **facts}
+    environ = {"PATH": os.environ["PATH"], "TZ": "Asia/Kathmandu", "LANG": "C", **places, **commit()}
     done = subprocess.run(command, cwd=copy, env=environ, umask=0o077, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted((folder / "dist").iterdir())
+
+
+def copy_tree(folder: Path) -> None:
+    """Copies this working tree, with the wheels, into a folder, which becomes a git repository."""
+    listed = "git ls-files -z --cached --others --exclude-standard"
+    subprocess.run(
+        ["sh", "-ec", f'{listed} | xargs -0 cp --parents -t "$0"; cp -r --parents build/wheels "$0"', folder],
+        cwd=REPOSITORY,
+        check=True,
+    )
+    subprocess.run(["sh", "-ec", "git init -q; git add -A"], cwd=folder, check=True)
+
+
+def commit() -> dict[str, str]:
+    """Variables with what the git of such a copy would say if it had this one's history."""
+    return {
+        "COMMIT": _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
+        "SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct"),
+    }
 
 
 def by_name(rpms: list[Path]) -> dict[str, Path]:
