@@ -10,6 +10,7 @@ is used. This module knows neither the meaning of variables nor the plan of a co
 
 from __future__ import annotations
 
+import errno
 import os
 
 from xpu_runtime import jsonlite
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Engines write a few tens of KiB; a limit keeps a broken bundle from filling the memory.
 MAX_BYTES = 16 << 20
+#: What to do about a larger one.
+SHORTEN = "give the container a shorter command, shorter variables and annotations, or fewer"
 
 #: The spec as it was before spec mode edited it, beside config.json (start/config_json.py).
 ORIGINAL = "config.json.xpu"
@@ -43,7 +46,8 @@ def read(path: str) -> Spec:
     try:
         return decode(files.read(path, MAX_BYTES), path)
     except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror}") from error
+        todo = SHORTEN if error.errno == errno.EFBIG else ""
+        raise SpecError(f"cannot read {path}: {error.strerror}", todo) from error
 
 
 def decode(data: bytes, path: str) -> Spec:

@@ -70,6 +70,9 @@ def write(path: str, spec: Spec, caller: Caller, *, keep: bool) -> str | None:
 
 def _write(path: str, spec: Spec, keep: bool) -> None:
     data = oci_spec.encode(spec)
+    if len(data) > oci_spec.MAX_BYTES:  # the hooks would not read it, nor the next create
+        what = f"{path} would have {len(data)} bytes with the container's slice, and more than"
+        raise SpecError(f"{what} {oci_spec.MAX_BYTES} bytes are not read", oci_spec.SHORTEN)
     original = files.read(path, oci_spec.MAX_BYTES) if keep else None
     try:
         if original is not None:
@@ -146,7 +149,7 @@ def _read_kept(path: str) -> tuple[bytes, bytes] | None:
     folder = os.path.dirname(path)
     try:
         original = files.read(os.path.join(folder, oci_spec.ORIGINAL), oci_spec.MAX_BYTES)
-        return original, files.read(os.path.join(folder, _WRITTEN), 2 * oci_spec.MAX_BYTES)
+        return original, files.read(os.path.join(folder, _WRITTEN), oci_spec.MAX_BYTES)
     except FileNotFoundError:
         return None
 

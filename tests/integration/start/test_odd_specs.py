@@ -78,7 +78,28 @@ def test_a_spec_that_is_too_large_and_asks_is_refused_in_plain_words(node: Node,
         if asks == "annotation":
             text = text.replace('"a": "b"', '"yoyoworks.com/xpu-mem": "1G"')
         config.write_text(text)
-        assert "config.json: more than 16777216 bytes" in refused(node, bundle)
+        told = refused(node, bundle)
+        assert "config.json: more than 16777216 bytes: give the container a shorter command" in told
+
+
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_spec_that_our_part_makes_too_large_is_refused_and_stays(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G", change=with_annotations)
+    config = bundle / "config.json"
+    text = config.read_text()
+    filled = text.replace('"a": "b"', '"a": "' + "b" * ((16 << 20) - len(text.encode())) + '"')
+    config.write_text(filled)
+    for _ in range(2):
+        told = refused(node, bundle)
+        assert "config.json would have 167" in told and "give the container a shorter command" in told
+        assert config.read_text() == filled
+    assert node.grants() == []
+    config.write_text(text)
+    assert node.run(bundle).returncode == 0
 
 
 @pytest.mark.parametrize("through", ["launcher", "shim"])
