@@ -160,6 +160,23 @@ def running(ledger: str, pid_namespace: int) -> list[Grant]:
     return sorted(found.values(), key=lambda grant: grant.id)
 
 
+def of_other_ledgers(ledger: str) -> list[tuple[str, Grant]]:
+    """The grants of running containers that other ledgers than that at path `ledger` made, each with its
+    ledger's folder."""
+    home = os.path.realpath(os.path.dirname(ledger))
+    device = os.stat(home).st_dev if os.path.isdir(home) else None
+    found = []
+    for folder, number in _written():
+        try:
+            kind, where, on, _, plain = jsonlite.loads(os.getxattr(folder, number).decode("ascii"))
+            grant = _grant(plain) if kind == _FORMAT and (where, on) != (home, device) else None
+        except (OSError, ValueError, TypeError, SystemError):
+            continue  # gone, or not written by us
+        if grant is not None and type(where) is str and cgroups.has_processes(folder):
+            found.append((where, grant))
+    return sorted(found, key=lambda each: (each[0], each[1].id))
+
+
 def _written() -> Iterator[tuple[str, str]]:
     """(cgroup folder, name) of each of our attributes."""
     for each in cgroups.mounted():

@@ -175,3 +175,20 @@ def test_something_in_the_caches_place_is_named_and_removing_it_helps(node: Node
         assert each["state"] == "warning"
         subprocess.run(each["todo"].partition("(")[2].partition(")")[0], shell=True, check=True)
     assert_fine(node, "caches")
+
+
+def test_a_slice_of_another_ledger_on_the_same_device_is_told(node: Node, bundles: Bundles) -> None:
+    node.sim("1xT4")
+    # The root that a configuration names counts as a real driver's.
+    node.configure(f"driver: {{root: {node.run_dir}/sim/root}}")
+    one, other = node.environ["XPU_RUN_DIR"], str(node.folder / "other")
+    container = node.start(bundles("XPU_MEM=10G", args=["sleep", "1000"]))
+    assert_fine(node, "ledger")
+    node.environ["XPU_RUN_DIR"] = other
+    text = f"the ledger in {one} has granted slices of GPU 0 (container {container[:12]})"
+    assert "one XPU_RUN_DIR" in found(node, "problem", "ledger", text)["todo"]
+    # The simulated driver belongs to the first run folder.
+    node.environ["XPU_RUN_DIR"] = one
+    node.remove(container)
+    node.environ["XPU_RUN_DIR"] = other
+    assert [each for each in examine(node)[0] if f"the ledger in {one} " in each["text"]] == []

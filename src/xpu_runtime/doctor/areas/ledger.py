@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from xpu_runtime import finding, paths
 from xpu_runtime.doctor.machine import Machine, listed, plural
-from xpu_runtime.finding import Finding
+from xpu_runtime.finding import Finding, printable
 from xpu_runtime.ledger import cgroup_records, layout, waiting
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Grant, Slice
@@ -30,6 +30,8 @@ _LONG_PENDING_S = 300
 
 def look(machine: Machine) -> Iterator[Finding]:
     path = paths.in_run_dir("ledger.db")
+    if machine.is_root:
+        yield from _of_others(machine, path)
     if not os.path.lexists(path):
         if os.path.isdir(paths.run_dir()) or not os.path.lexists(paths.run_dir()):
             yield finding.ok(_CHECK, f"{path} is not there: nothing was granted since the node started")
@@ -62,6 +64,25 @@ def look(machine: Machine) -> Iterator[Finding]:
         return
     yield from of_grants(path, grants, len(allocations))
     yield from of_pods_containers(grants, of_pods, allocations)
+
+
+def _of_others(machine: Machine, path: str) -> Iterator[Finding]:
+    """Slices of this node's devices that another ledger granted, as by an engine with another XPU_RUN_DIR. A
+    simulated device is its run folder's own."""
+    if machine.inventory is None or machine.inventory.simulated:
+        return
+    here = {device.uuid: device.index for device in machine.inventory.devices}
+    theirs: dict[str, list[Grant]] = {}
+    for folder, grant in cgroup_records.of_other_ledgers(path):
+        if any(each.device_uuid in here for each in grant.slices):
+            theirs.setdefault(folder, []).append(grant)
+    for folder, grants in theirs.items():
+        gpus = {here.get(each.device_uuid) for grant in grants for each in grant.slices} - {None}
+        text = f"the ledger in {printable(folder)} has granted slices of GPU {listed(sorted(gpus, key=str))} "
+        text += f"({listed([_name(grant) for grant in grants])}), which {path} does not count: "
+        text += "memory can be granted twice"
+        todo = "have both use one XPU_RUN_DIR, or divide the devices among them by policy.devices"
+        yield finding.problem(_CHECK, text, todo)
 
 
 def _space(folder: str) -> Iterator[Finding]:
