@@ -1,8 +1,9 @@
 """Writes the parts of the pages that come from the code: reference.py [--check]
 
-A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page; PARTS has the
-functions that write it. With --check nothing is written, and two things are errors (lint): a part that is out
-of date, and a line of any page over WIDTH columns, unless a program has printed it.
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page, on lines of its own
+or within one; PARTS has the functions that write it. With --check nothing is written, and two things are
+errors (lint): a part that is out of date, and a line of any page over WIDTH columns, unless a program has
+printed it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from parts import commands, engines, errors, events, metrics, outputs, tree, variables
-from parts.markdown import WIDTH
+from parts import commands, engines, errors, events, kubernetes, metrics, outputs, tree, variables
+from parts.markdown import WIDTH, code
+
+from xpu_runtime.request import require
+from xpu_runtime.vendors import inventory
 
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-_REFERENCE = ("commands", "configuration", "errors", "events", "json", "metrics", "variables")
+_REFERENCE = ("commands", "configuration", "errors", "events", "json", "kubernetes", "metrics", "variables")
 _PAGES = ("ARCHITECTURE.md", "docs/how-to/engines.md", *(f"docs/reference/{name}.md" for name in _REFERENCE))
-_PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PART = re.compile(r"(<!-- generated: ([\w-]+) -->)(\n?).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(is_check: bool) -> int:
@@ -32,7 +36,11 @@ def main(is_check: bool) -> int:
         if unknown := errors.unknown_quotations(text):
             print(f"{name} quotes what no source has: {unknown}", file=sys.stderr)
             return 1
-        made = _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().strip()}\n\n{part[3]}", text)
+        if within := re.search(r"^ *<!-- generated: ([\w-]+) -->[^\n]", text, re.MULTILINE):
+            # Markdown ends a paragraph there.
+            print(f"{name}: the part {within[1]} begins a line and is not a line of its own", file=sys.stderr)
+            return 1
+        made = _PART.sub(_made, text)
         if made == text:
             continue
         stale.append(name)
@@ -47,6 +55,12 @@ def main(is_check: bool) -> int:
     for place in long:
         print(f"{place}: over {WIDTH} columns", file=sys.stderr)
     return 1 if stale or long else 0
+
+
+def _made(part: re.Match[str]) -> str:
+    begin, name, is_block, end = part.groups()
+    made = PARTS[name]().strip()
+    return f"{begin}\n\n{made}\n\n{end}" if is_block else f"{begin}{made}{end}"
 
 
 def _too_long() -> Iterator[str]:
@@ -72,8 +86,15 @@ PARTS: dict[str, Callable[[], str]] = {
     "events-fields-of-journal": events.fields_of_journal,
     "events-kinds": events.kinds,
     "json": outputs.outputs,
+    "kubernetes-events": kubernetes.events,
+    "kubernetes-labels": kubernetes.labels,
     "layers": tree.layers,
     "variables": variables.variables,
+    "variables-least-of-uuid": lambda: str(inventory.SHORTEST_START),
+    "variables-priorities": partial(variables.words_of, "PRIORITIES"),
+    "variables-require": lambda: code(require.SUBJECTS),
+    "variables-scheds": partial(variables.words_of, "SCHEDS"),
+    **kubernetes.IN_TEXT,
     **{f"metrics-of-{kind}": partial(metrics.of, kind) for kind in metrics.KINDS},
 }
 

@@ -1,4 +1,4 @@
-"""The pages on Kubernetes agree with the code: reasons, labels, versions and commands."""
+"""The pages on Kubernetes agree with the code: resources, versions and commands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import yaml
 
 from support import REPOSITORY
 from xpu_runtime import version
-from xpu_runtime.kubernetes.device_plugin.node import LABELS
 from xpu_runtime.kubernetes.device_plugin.offer import Card, units
-from xpu_runtime.kubernetes.node_setup import keeper
 from xpu_runtime.kubernetes.resources import Resources
 
 from .chart import (
@@ -20,27 +18,6 @@ from .chart import (
     documents,
     ours,
 )
-
-
-def test_the_page_has_each_reason_that_the_plugin_gives() -> None:
-    page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
-    source = "".join(each.read_text() for each in (REPOSITORY / "src/xpu_runtime/kubernetes").rglob("*.py"))
-    reasons = set(re.findall(r'"(XPU[A-Z][a-z]\w*)"', source))
-
-    assert reasons == {"XPUReserved", "XPURefused", "XPUNoRuntimeClass"}
-    assert [each for each in reasons if f"`{each}" not in page] == []
-
-
-def test_the_page_has_each_label_that_a_node_gets() -> None:
-    page = (REPOSITORY / "docs/reference/kubernetes.md").read_text()
-
-    given = [
-        *(f"xpu.{name}" for name in LABELS),
-        keeper.LABEL.partition("/")[2],
-        keeper.REMOVAL.partition("/")[2],
-    ]
-
-    assert [name for name in given if f"`{name}`" not in page] == []
 
 
 def test_a_node_offers_the_resources_that_the_page_shows() -> None:

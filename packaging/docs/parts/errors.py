@@ -23,8 +23,18 @@ _ROOT, _REQUEST = "XpuError", "RequestError"
 #: In request/ these find errors in a request too; their texts end in a RequestError.
 _OF_REQUESTS = {"ValueError", "NearMiss", "wrong"}
 _VALUE = "..."
-#: Sections of the page whose tables quote our messages.
-_QUOTING = ("A container is refused", "A container does not start", "xpu says", "The package says")
+#: Sections of pages whose entries quote our messages.
+_QUOTING = (
+    "A container is refused",
+    "A container does not start",
+    "The engine says",
+    "In the container",
+    "xpu says",
+    "The package says",
+    "`FailedScheduling`, by the extender",
+)
+#: The beginning of an entry that quotes another program.
+_OF_OTHERS = re.compile(r"[a-z, -]+: ")
 
 
 class Line(NamedTuple):
@@ -72,12 +82,20 @@ def _modules() -> dict[str, _Module]:
 def unknown_quotations(page: str) -> list[str]:
     """Messages that the page quotes and no source has."""
     repository = SOURCES.parents[1]
-    others = [*repository.glob("packaging/scripts/*.sh"), *repository.glob("native/**/*.c")]
-    texts = "\n".join([*_all_texts(), *(path.read_text(encoding="utf-8") for path in others)])
+    others = [
+        path
+        for part in ("packaging/scripts/*.sh", "native/**/*.c", "hooks/*.py")
+        for path in repository.glob(part)
+    ]
+    # In C a text may be several literals, one below the other.
+    read = (re.sub(r'"\n\s*"', "", path.read_text(encoding="utf-8")) for path in others)
+    texts = "\n".join([*_all_texts(), *read])
     quoted: list[str] = []
-    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^##+ ", page, flags=re.MULTILINE)[1:]:
         if section.startswith(_QUOTING):
-            found = re.findall(r"\*\*`([^`]+)`\*\*", section)
+            entries = re.split(r"^- ", section, flags=re.MULTILINE)
+            ours = "".join(each for each in entries if not _OF_OTHERS.match(each))
+            found = re.findall(r"\*\*`([^`]+)`\*\*", ours)
             if not found:
                 raise ValueError(
                     f"no line is quoted in the form in which they are looked for: {section[:60]}"

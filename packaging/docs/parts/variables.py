@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 
@@ -10,9 +9,9 @@ from xpu_runtime.request.parse import enforcements
 from xpu_runtime.request.request import CAPABILITIES, POLICIES, PRIORITIES, SCHEDS
 
 from .markdown import code, items
-from .source import SOURCES, comment_above
+from .source import SOURCES, commented, described
 
-_FILE = SOURCES / "request/request.py"
+_FILE = "request/request.py"
 _PAGE = SOURCES.parents[1] / "docs/reference/variables.md"
 _TABLES = ("VARIABLES", "FOR_PROGRAMS")
 _DEFAULT = "default: "
@@ -32,22 +31,20 @@ def variables() -> str:
     return items(_variables())
 
 
+def words_of(name: str) -> str:
+    """A list of the words of SCHEDS or PRIORITIES."""
+    return items((f"`{word}`", text) for word, text in described(_FILE, name))
+
+
 def _variables() -> Iterator[tuple[str, str]]:
-    text = _FILE.read_text(encoding="utf-8")
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
-            if ast.unparse(node.targets[0]) not in _TABLES:
-                continue
-            for name in node.value.elts:
-                assert isinstance(name, ast.Constant)
-                *meaning, default = comment_above(text.splitlines(), name.lineno)
-                if not meaning or not default.startswith(_DEFAULT):
-                    raise ValueError(f"{_FILE}: {name.value} has no meaning, or no default")
-                words = code(_WORDS.get(name.value, ()))
-                values = f" *Values:* {words}." if words else ""
-                unset = default.removeprefix(_DEFAULT)
-                said = f"{' '.join(meaning)}{values} *Default:* {unset}."
-                yield f"**{_linked(name.value)}**", said
+    for table in _TABLES:
+        for name, (*meaning, default) in commented(_FILE, table).items():
+            if not meaning or not default.startswith(_DEFAULT):
+                raise ValueError(f"{_FILE}: {name} has no meaning, or no default")
+            words = code(_WORDS.get(name, ()))
+            values = f" *Values:* {words}." if words else ""
+            unset = default.removeprefix(_DEFAULT)
+            yield f"**{_linked(name)}**", f"{' '.join(meaning)}{values} *Default:* {unset}."
 
 
 def _linked(name: str) -> str:

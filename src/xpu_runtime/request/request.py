@@ -61,9 +61,27 @@ FOR_PROGRAMS = (
 #: The words that a request may have.
 CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx", "compat32")
 POLICIES = ("binpack", "spread")
-#: How a device's time is shared beyond the cap on cores, and the priorities, lowest first.
-SCHEDS = ("fixed", "burst", "weight")
-PRIORITIES = ("low", "normal", "high")
+#: How a device's time is shared beyond the cap on cores. Lists of docs/reference/variables.md are made from
+#: the comments here and on PRIORITIES.
+SCHEDS = (
+    #: The cap on average. A container that its neighbours have held up may catch up, by at most a second.
+    "fixed",
+    #: More while others leave it, in equal parts.
+    "burst",
+    #: More while others leave it, in proportion to the caps.
+    "weight",
+)
+#: Lowest first.
+PRIORITIES = (
+    #: Served last. It gets only the part of its cap that others leave, but at least 1 %. A neighbour with
+    #: `burst` that is not `low` can take all the rest. Beyond its cap it gets time only with `burst` or
+    #: `weight`.
+    "low",
+    #: Served after `high` in the time beyond the caps.
+    "normal",
+    #: Served first in the time beyond the caps.
+    "high",
+)
 #: The prefixes of devices' UUIDs.
 UUIDS = ("GPU-", "MIG-", "XPU-")
 #: The rule for names of reservations and quotas (`is_name`), for people.

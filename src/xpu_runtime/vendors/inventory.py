@@ -14,7 +14,7 @@ from xpu_runtime.request.request import UUIDS
 from xpu_runtime.value import Value
 
 #: Least length of a UUID's start, with its prefix (UUIDS), that can stand for the UUID.
-_SHORTEST_START = 8
+SHORTEST_START = 8
 
 
 class Node(Value):
@@ -150,8 +150,8 @@ def find(inventory: Inventory, selector: str) -> Device | None:
 
 def why_not_found(inventory: Inventory, selector: str) -> str:
     """Why `find` has no device for `selector`, as the rest of a sentence that names the selector."""
-    if selector.startswith(UUIDS) and len(selector) < _SHORTEST_START:
-        return f"which is too short: the start of a UUID needs at least {_SHORTEST_START} characters"
+    if selector.startswith(UUIDS) and len(selector) < SHORTEST_START:
+        return f"which is too short: the start of a UUID needs at least {SHORTEST_START} characters"
     several = [device.index for device in inventory.devices if begins(selector, device.uuid)]
     if several:
         return f"with which the UUIDs of several devices begin ({', '.join(several)}): give more of it"
@@ -164,7 +164,7 @@ def why_not_found(inventory: Inventory, selector: str) -> str:
 
 def begins(selector: str, uuid: str) -> bool:
     """Whether `selector` is enough of a UUID's start to stand for it."""
-    return selector.startswith(UUIDS) and len(selector) >= _SHORTEST_START and uuid.startswith(selector)
+    return selector.startswith(UUIDS) and len(selector) >= SHORTEST_START and uuid.startswith(selector)
 
 
 def lists(selectors: tuple[str, ...], device: Device) -> bool:

@@ -17,10 +17,27 @@ from xpu_runtime.vendors.inventory import Device, Inventory
 
 LABEL = "yoyoworks.com/xpu."
 #: All that are written; one that says nothing (any more) is removed. A name that is taken out here stays on
-#: nodes until the runtime goes from them.
+#: nodes until the runtime goes from them. The list of docs/reference/kubernetes.md is made from the comments.
 LABELS = (
-    "vendor", "product", "count", "memory", "driver", "cuda", "mig", "memory-strength", "cores-strength",
-)  # fmt: skip
+    #: Of the first card: `nvidia`, `amd`.
+    "vendor",
+    #: The first card's model.
+    "product",
+    #: The number of GPUs.
+    "count",
+    #: MiB of the first card.
+    "memory",
+    #: Version of the first card's driver.
+    "driver",
+    #: Version of CUDA of that driver.
+    "cuda",
+    #: `true` where a GPU is divided.
+    "mig",
+    #: How strongly limits of memory are held on the weakest card: `hard`, `soft`, `unenforced`, `none`.
+    "memory-strength",
+    #: The same for caps on cores.
+    "cores-strength",
+)
 _LONGEST = 63
 _MIB = 1 << 20
 _DEFAULT = Resources()

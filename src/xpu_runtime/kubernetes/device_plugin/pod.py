@@ -28,6 +28,18 @@ _HASH = re.compile(r"[0-9a-f]{32}")
 
 #: An amount as units.py shows it. Names in the API have no capitals: none of a container or pod is one.
 _AMOUNT = re.compile(r"(?<![\w.=-])\d+(?:\.\d+)?[BKMG](?![\w.-])", re.ASCII)
+#: Reasons of events on pods. The list of docs/reference/kubernetes.md is made from the comments.
+REASONS = (
+    #: The pod has its place on the node: `main: 4 GiB of GPU 0 and 30% of its cores`.
+    "XPUReserved",
+    #: The pod has no `runtimeClassName`, and the plugin cannot tell whether the node's default runtime is
+    #: ours. If it is not, the pod runs without a GPU.
+    "XPUNoRuntimeClass",
+    #: The pod has no place on the node; the message says why. Its container waits with
+    #: `CreateContainerConfigError`, `... PreStartContainer rpc failed ...`.
+    "XPURefused",
+)
+RESERVED, NO_CLASS, REFUSED = REASONS
 
 
 def resources_of(config: Config) -> Resources:

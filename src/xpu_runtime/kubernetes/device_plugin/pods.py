@@ -20,6 +20,9 @@ from xpu_runtime.errors import DeviceError, XpuError
 from xpu_runtime.kubernetes.api import Api, ApiError, Change
 from xpu_runtime.kubernetes.device_plugin.offer import Waiting
 from xpu_runtime.kubernetes.device_plugin.pod import (
+    NO_CLASS,
+    REFUSED,
+    RESERVED,
     PodEvent,
     PodOnNode,
     check_assignment,
@@ -238,12 +241,12 @@ class Pods:
         if isinstance(found, Allocation):
             inventory = self._inventory()
             if is_first and inventory is not None:
-                self._tell(PodEvent(pod, "XPUReserved", shares_text(found, inventory), False))
+                self._tell(PodEvent(pod, RESERVED, shares_text(found, inventory), False))
                 if not pod.runtime_class and self._is_default() is None:
-                    self._tell(PodEvent(pod, "XPUNoRuntimeClass", str(no_class(pod, is_sure=False)), True))
+                    self._tell(PodEvent(pod, NO_CLASS, str(no_class(pod, is_sure=False)), True))
             return True
         if news:
-            self._tell(PodEvent(pod, "XPURefused", refusal, True))
+            self._tell(PodEvent(pod, REFUSED, refusal, True))
         return False
 
     def _decide(self, pod: PodOnNode, until: float | None) -> Allocation | Refusal:

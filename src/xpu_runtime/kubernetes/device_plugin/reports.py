@@ -22,7 +22,7 @@ _MOST_EVENTS = 200
 _PASSING = (0, 429)
 #: Seconds: for an answer; between two changes of the node; until what failed is tried again; and until the
 #: node is written again though nothing has changed, as somebody may have edited it.
-_ANSWER_S, _APART_S, _AGAIN_S, _REFRESH_S = 10.0, 2.0, 5.0, 60.0
+_ANSWER_S, _APART_S, _AGAIN_S, REFRESH_S = 10.0, 2.0, 5.0, 60.0
 
 
 class Reports:
@@ -82,7 +82,7 @@ class Reports:
     def _node_due(self) -> float:
         if self._patch is None:
             return float("inf")
-        return self._not_before + (_REFRESH_S - _APART_S if self._patch == self._written else 0.0)
+        return self._not_before + (REFRESH_S - _APART_S if self._patch == self._written else 0.0)
 
     def _post(self, told: PodEvent) -> None:
         try:

@@ -22,7 +22,7 @@ from xpu_runtime.kubernetes.extender.objects import NodePods
 from xpu_runtime.placement.pod import Effort, PodShape, place
 
 #: Seconds for a question: kube-scheduler waits for 10 (httpTimeout), and binds nothing meanwhile.
-_MOST_S = 5.0
+MOST_S = 5.0
 
 
 class SearchBudget:
@@ -30,7 +30,7 @@ class SearchBudget:
 
     def __init__(self) -> None:
         self.effort = Effort()
-        self._until = time.monotonic() + _MOST_S
+        self._until = time.monotonic() + MOST_S
 
     @property
     def is_spent(self) -> bool:

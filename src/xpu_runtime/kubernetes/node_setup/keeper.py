@@ -19,15 +19,25 @@ from xpu_runtime.errors import ConfigError, XpuError
 from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.node_setup.host import say
 
-#: Set by `label` where the runtime is installed: the RuntimeClass sends pods there.
-LABEL = "yoyoworks.com/xpu.runtime"
-#: `pending` where a part of the runtime stays: packaging/kubernetes/uninstall.yaml looks for it.
-REMOVAL = "yoyoworks.com/xpu.removal"
-_OURS = "yoyoworks.com/xpu"
+#: Written by `label` and at the removal. The list of docs/reference/kubernetes.md is made from the comments.
+WRITTEN = (
+    #: `true` where the runtime is installed: the RuntimeClass sends pods there.
+    "yoyoworks.com/xpu.runtime",
+    #: `pending` where a part of the runtime stays after [its removal](../kubernetes.md#uninstall).
+    "yoyoworks.com/xpu.removal",
+)
+#: packaging/kubernetes/uninstall.yaml looks for REMOVAL.
+LABEL, REMOVAL = WRITTEN
 #: The label's value on a node that we are kept off, and the place of a DaemonSet's affinity.
 _DISABLED, _REQUIRED = "disabled", "requiredDuringSchedulingIgnoredDuringExecution"
-#: Labels that are people's own words to us.
-_THEIRS = (_OURS, "yoyoworks.com/xpu.placement")
+#: Labels that are people's own words to us; of the same list.
+THEIRS = (
+    #: `enabled`, `disabled`: whether the runtime is installed there.
+    "yoyoworks.com/xpu",
+    #: `binpack`, `spread`: the way to fill its cards.
+    "yoyoworks.com/xpu.placement",
+)
+_OURS = THEIRS[0]
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 #: Seconds between two looks at the keys; the kubelet renews a Secret's files within a minute or so.
 _PAUSE_S = 10.0
@@ -170,4 +180,4 @@ def unlabel(api: Api, node: str, *, is_pending: bool = False) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name not in _THEIRS and name.startswith((f"{_OURS}.", f"{_OURS}-"))
+    return name not in THEIRS and name.startswith((f"{_OURS}.", f"{_OURS}-"))

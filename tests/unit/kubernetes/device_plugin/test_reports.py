@@ -155,7 +155,7 @@ def test_a_refresh_that_failed_is_tried_again_soon(
     reports: Reports, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "xpu_runtime.kubernetes.device_plugin.reports"
-    for name, seconds in (("_AGAIN_S", 0.05), ("_APART_S", 0.05), ("_REFRESH_S", 0.3)):
+    for name, seconds in (("_AGAIN_S", 0.05), ("_APART_S", 0.05), ("REFRESH_S", 0.3)):
         monkeypatch.setattr(f"{module}.{name}", seconds)
     reports.write_node({"metadata": {"labels": {"a": "1"}}})
     until(lambda: labels(api_server).get("a") == "1", "it is written")
@@ -165,7 +165,7 @@ def test_a_refresh_that_failed_is_tried_again_soon(
     def fail_once(*_: str) -> tuple[int, dict[str, Any]] | None:
         if failed:
             return None
-        monkeypatch.setattr(f"{module}._REFRESH_S", 600.0)
+        monkeypatch.setattr(f"{module}.REFRESH_S", 600.0)
         api_server.put("/api/v1/nodes/n1", {"metadata": {"labels": {}}})
         failed.append(True)
         return 503, {"kind": "Status", "code": 503}
