@@ -24,6 +24,8 @@ from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NodeAnnotation, w
 
 from .building import commit, copy_tree
 
+pytestmark = pytest.mark.timeout(900)
+
 _ENGINE = ("busybox-static", "docker-registry", "docker.io", "runc")
 #: Without the password that the package's own configuration asks for.
 _REGISTRY = """version: 0.1
