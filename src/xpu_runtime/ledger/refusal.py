@@ -40,7 +40,7 @@ class Refusal(Value):
 
     def line(self, spelling: dict[str, str] | None = None, nearest: str = "") -> str:
         """The refusal in one line for people. `spelling` replaces `XPU_MEM=` and the like for a command with
-        options instead of variables; `nearest` replaces the whole nearest request."""
+        options, or for annotations, instead of variables; `nearest` replaces the whole nearest request."""
         groups = _by_reason(self.devices)
         parts = [f"GPU {spans(group)}: {reason}" for reason, group in groups[:_SHOWN]]
         if len(groups) > _SHOWN:
@@ -61,8 +61,8 @@ class Refusal(Value):
 class Refused(XpuError):
     """A refusal as an error, on its way to an entry point."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__("refused: " + refusal.line())
+    def __init__(self, refusal: Refusal, spelling: dict[str, str] | None = None) -> None:
+        super().__init__("refused: " + refusal.line(spelling))
         self.refusal = refusal
 
 

@@ -275,6 +275,11 @@ def variable_of(key: str) -> str:
     return "XPU_" + key[len(ANNOTATION_PREFIX) :].upper().replace("-", "_")
 
 
+def annotation_of(name: str) -> str:
+    """The annotation of ours that stands for a variable."""
+    return ANNOTATION_PREFIX + name[4:].lower().replace("_", "-")
+
+
 def refuse(problems: list[str]) -> None:
     """Raises RequestError with all problems, if there are any."""
     if problems:

@@ -17,6 +17,7 @@ from xpu_runtime.request.parse import (
     CDI_PREFIX,
     MAX_PROBLEMS,
     Spelling,
+    annotation_of,
     is_annotation,
     read,
     refuse,
@@ -86,7 +87,9 @@ def from_spec(spec: Spec, config: Config, bundle: str = "") -> Request | None:
     refuse(problems)
     if request is None:
         return None
-    request = request.replace(privileged=privileged, can_lift=oci_spec.can_lift_limits(spec))
+    request = request.replace(
+        privileged=privileged, can_lift=oci_spec.can_lift_limits(spec), annotated=bool(by_annotation)
+    )
     request = _capped(request, config)
     refuse(_without_a_cap(request, spellings))
     return _completed(request, spec, config)
@@ -195,7 +198,7 @@ def _annotated(
             if name not in VARIABLES:
                 if len(problems) >= MAX_PROBLEMS:
                     continue
-                known = tuple(ANNOTATION_PREFIX + v[4:].lower().replace("_", "-") for v in VARIABLES)
+                known = tuple(map(annotation_of, VARIABLES))
                 told = (
                     f"unknown annotation {key[:80]}; known are {', '.join(known)}",
                     did_you_mean(key, known),

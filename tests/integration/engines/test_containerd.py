@@ -125,6 +125,8 @@ def test_a_refusal_is_ctrs_error_with_the_nearest_request(ctr: Ctr, node: Node) 
     assert done.status == 1
     assert "xpu: refused: no device has 4G of memory free" in done.error
     assert "the nearest request that fits now: XPU_MEM=2G" in done.error
+    done = ctr.run(["--annotation", "yoyoworks.com/xpu-mem=4G"], "true")
+    assert "the nearest request that fits now: yoyoworks.com/xpu-mem=2G" in done.error
     assert len(node.json("ps")) == 1
 
 
