@@ -177,7 +177,7 @@ class Server:
             while self._stop_at is None:
                 self.step(None)
             for listener in self._listeners:
-                with contextlib.suppress(KeyError):  # it is full
+                with contextlib.suppress(KeyError):  # it does not listen now
                     self._selector.unregister(listener.socket)
                 listener.socket.close()
             while (left := self._stop_at - time.monotonic()) > 0 and any(
@@ -204,7 +204,7 @@ class Server:
     # Connections
 
     def _listen(self) -> None:
-        """At each listener that does not, as it was full."""
+        """At each listener that does not, as it was full or had no free descriptor."""
         for listener in self._listeners if self._stop_at is None else ():
             with contextlib.suppress(KeyError):  # it does
                 act = functools.partial(self._accept, listener)

@@ -1,5 +1,5 @@
-"""`make demo` on a fresh machine of newer Debians than the one that we develop on; on one of them with what
-the first tutorial builds besides."""
+"""`make demo` on a fresh machine of newer Debians than the one that we develop on. On one of them the whole
+build of the first tutorial."""
 
 from __future__ import annotations
 

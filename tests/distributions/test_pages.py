@@ -135,7 +135,7 @@ class Reader(Docker):
         self.machine.path("/etc/crio/crio.conf.d/10-crio.conf").write_text(_CRIO)
 
     def _has_k3s_files(self) -> None:
-        """Our package beside what K3s would have made; Debian 13 has no K3s."""
+        """Our package beside K3s's configuration; Debian 13 has no K3s."""
         self._done("sh", "-c", "apt-get install -y ./*.deb")
         self.machine.path(_K3S).mkdir(parents=True)
         self.machine.path(f"{_K3S}/config.toml").write_text(

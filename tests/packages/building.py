@@ -44,7 +44,7 @@ def copy_tree(folder: Path) -> None:
 
 
 def commit() -> dict[str, str]:
-    """Variables with what the git of such a copy would say if it had this one's history."""
+    """The variables by which the git of such a copy would name its commit, if it had this one's history."""
     return {
         "COMMIT": _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
         "SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct"),
