@@ -171,10 +171,9 @@ def grant(inventory: Inventory, request: Request, config: Config, wanted: Grant,
         pass  # a limit of a container that has ended: no reason for this one not to start
     end_unused(dead)
     if granted is None:
-        from xpu_runtime.request.parse import annotation_of  # needed on the way to an error alone
+        from xpu_runtime.request.parse import by_annotations  # needed on the way to an error alone
 
-        named = refusals[-1].nearest if request.annotated else None
-        raise Refused(refusals[-1], {name: f"{annotation_of(name)}=" for name in named or ()})
+        raise Refused(refusals[-1], by_annotations(request))
     try:
         enforce.prepare(granted, request)
     except BaseException:

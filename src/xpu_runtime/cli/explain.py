@@ -29,6 +29,7 @@ from xpu_runtime.observe import agent_status, containers, driver_questions
 from xpu_runtime.oci import spec as oci_spec
 from xpu_runtime.request import source
 from xpu_runtime.request.cdi import KIND
+from xpu_runtime.request.parse import by_annotations
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import show
 from xpu_runtime.start import mode as start_mode
@@ -129,7 +130,7 @@ def explain(
         ]
         others = [slice_ for grant in ledger.grants() for slice_ in grant.slices]
     if isinstance(outcome, Refusal):
-        tell(shown, mode, why, (), outcome)
+        tell(shown, mode, why, (), outcome, spelling=by_annotations(request))
         context.exit(CODES[outcome.code].exit_status)
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:

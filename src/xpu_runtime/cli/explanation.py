@@ -30,7 +30,9 @@ def tell(
     refusal: Refusal | None,
     operations: Sequence[str] = (),
     notes: Sequence[str] = (),
+    spelling: dict[str, str] | None = None,
 ) -> None:
+    """`spelling`: as for Refusal.line."""
     if shown.as_json:
         told: ExplanationJson = {
             "granted": refusal is None,
@@ -45,7 +47,7 @@ def tell(
         return
     width = width_of_window(shown.wide)
     if refusal is not None:
-        print_lines(wrapped(f"refused: {refusal.line()}", width, hang=2, style="red", word="refused"))
+        print_lines(wrapped(f"refused: {refusal.line(spelling)}", width, hang=2, style="red", word="refused"))
         return
     outcome = "granted" if slices else "granted, without a device" if operations else "nothing to do"
     found = wrapped(outcome, width, style="green", word="granted")

@@ -280,6 +280,11 @@ def annotation_of(name: str) -> str:
     return ANNOTATION_PREFIX + name[4:].lower().replace("_", "-")
 
 
+def by_annotations(request: Request) -> dict[str, str]:
+    """What a refusal writes in the place of `XPU_MEM=` and the like, for a request by annotations."""
+    return {name: f"{annotation_of(name)}=" for name in request.annotated}
+
+
 def refuse(problems: list[str]) -> None:
     """Raises RequestError with all problems, if there are any."""
     if problems:

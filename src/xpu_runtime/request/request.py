@@ -140,8 +140,8 @@ class Request(Value):
     quotas: tuple[Quota, ...] = ()
     #: A cluster has decided on the amounts: the configuration's defaults and maxima do not apply.
     decided: bool = False
-    #: Annotations ask, so a refusal names the nearest request by annotations.
-    annotated: bool = False
+    #: The variables that a refusal names by their annotations; none for a request by variables alone.
+    annotated: tuple[str, ...] = ()
     #: The container of a pod; None for all others.
     of_pod: PodContainer | None = None
 

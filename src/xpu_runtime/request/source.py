@@ -88,7 +88,11 @@ def from_spec(spec: Spec, config: Config, bundle: str = "") -> Request | None:
     if request is None:
         return None
     request = request.replace(
-        privileged=privileged, can_lift=oci_spec.can_lift_limits(spec), annotated=bool(by_annotation)
+        privileged=privileged,
+        can_lift=oci_spec.can_lift_limits(spec),
+        annotated=tuple(name for name in VARIABLES if name in by_annotation or name not in requesting)
+        if by_annotation
+        else (),
     )
     request = _capped(request, config)
     refuse(_without_a_cap(request, spellings))

@@ -53,6 +53,34 @@ def test_less_is_offered_only_if_room_is_missing(node: Node, variables: list[str
     assert "smaller" not in told
 
 
+@pytest.mark.parametrize(
+    ("annotations", "variables", "nearest"),
+    [
+        (["mem=40G"], ["XPU_LOG=debug"], "yoyoworks.com/xpu-mem=15G"),
+        (["enforce=auto"], ["XPU_MEM=40G"], "XPU_MEM=15G"),
+        (["cores=30"], ["XPU_MEM=40G"], "XPU_MEM=15G yoyoworks.com/xpu-cores=30"),
+        (["mem=40G"], ["XPU_MEM=1G"], "yoyoworks.com/xpu-mem=15G"),
+        (
+            ["cores=30"],
+            ["NVIDIA_GPU_MEMORY_LIMIT=40960"],
+            "yoyoworks.com/xpu-mem=15G yoyoworks.com/xpu-cores=30",
+        ),
+    ],
+)
+def test_the_nearest_request_is_written_as_the_refused_one_was(
+    node: Node, bundles: Bundles, annotations: list[str], variables: list[str], nearest: str
+) -> None:
+    node.sim("1xT4-R580")
+
+    def change(spec: dict[str, Any]) -> None:
+        spec["annotations"] = dict(f"yoyoworks.com/xpu-{each}".split("=") for each in annotations)
+
+    bundle = bundles(*variables, change=change)
+    wanted = f"; the nearest request that fits now: {nearest}"
+    assert refused(node, bundle).rstrip().endswith(wanted)
+    assert explained(node, "--wide", str(bundle))[1].rstrip().endswith(wanted)
+
+
 def test_cores_alone_book_the_whole_memory_and_say_so(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     status, told = explained(node, *asked("XPU_CORES=30"))
