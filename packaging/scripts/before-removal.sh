@@ -8,6 +8,12 @@
     if ! timeout 60 /usr/bin/xpu runtime retire; then
         echo "xpu-container-runtime: cannot tell who uses it; if an engine names the runtime xpu in its configuration" >&2
         echo "  (/etc/docker/daemon.json, /etc/containerd/config.toml), take it out there" >&2
+        # By our CDI file engines would call a hook that is gone. Another program's file, or installation's, stays.
+        cdi=/etc/cdi/yoyoworks.com-xpu.yaml
+        if grep -qs '^# Written by .xpu cdi generate.' $cdi && grep -qs '"/usr/bin/xpu-container-runtime-hook"' $cdi; then
+            rm -f $cdi || true
+            rmdir /etc/cdi 2>/dev/null || true
+        fi
         # Then every process that could call it counts.
         mkdir -p /run/xpu || true
         for process in /proc/[0-9]*; do

@@ -290,6 +290,7 @@ def test_without_a_python_that_works_every_engine_counts(installed: Machine, deb
     told = machine.must("dpkg", "--remove", *NAMES)
     machine.must("mv", "/usr/bin/python3.aside", "/usr/bin/python3")
     assert "cannot tell who uses it" in told and "containerd-shim (process" in told
+    assert not machine.path("/etc/cdi").exists()
     containerd.remove("of-ctr")
     end(machine, "containerd")
     assert "still called" not in remove(machine, "purge")
