@@ -74,6 +74,14 @@ def test_a_file_of_another_installation_is_told(file: Path, monkeypatch: pytest.
     assert found.state == WARNING and "of another installation than this one (/opt/hook)" in found.text
 
 
+def test_a_file_of_another_configuration_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPU_CONFIG", "/srv/other.yaml")
+    file.write_text(content.text(NODE, DEFAULTS))
+    monkeypatch.delenv("XPU_CONFIG")
+    (found,) = cdi.own(machine(NODE), str(file))
+    assert found.state == WARNING and '"XPU_CONFIG=/srv/other.yaml"' in found.text
+
+
 def test_a_hook_that_is_gone_is_a_problem(file: Path) -> None:
     file.write_text(content.text(NODE, DEFAULTS))
     Path(paths.HOOK).unlink()

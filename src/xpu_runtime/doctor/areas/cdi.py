@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from xpu_runtime import finding, paths
 from xpu_runtime.doctor.machine import Machine, plural
-from xpu_runtime.finding import Finding
+from xpu_runtime.finding import Finding, printable
 from xpu_runtime.linux import files
 from xpu_runtime.request.cdi import KIND
 from xpu_runtime.vendors import cdi_file
@@ -60,7 +60,10 @@ def own(machine: Machine, path: str) -> Iterator[Finding]:
         yield finding.warning(_CHECK, text, f"{_AGAIN}, if it is to be this one's")
     elif machine.inventory is None:
         yield finding.unknown(_CHECK, f"{path} cannot be compared with the devices, which are not known")
-    elif found != cdi_file.text(machine.inventory, machine.settings):
+    elif _variables(found) != _variables(now := cdi_file.text(machine.inventory, machine.settings)):
+        text = f"{path} is of another configuration than this command's: its hook has {_variables(found)}"
+        yield finding.warning(_CHECK, text, f"look with these variables; {_AGAIN}, if it is to be this one's")
+    elif found != now:
         text = f"{path} does not match the present devices, settings or version"
         yield finding.warning(_CHECK, text, _AGAIN)
     else:
@@ -72,6 +75,12 @@ def _hook(text: str) -> str:
     """The program that a file of ours names."""
     found = re.search(r'^ *path: "(.*)"$', text, re.MULTILINE)
     return found[1] if found else ""
+
+
+def _variables(text: str) -> str:
+    """The environment of the hook in a file of ours, as the file has it."""
+    found = re.search(r"^ *env: (\[.*\])$", text, re.MULTILINE)
+    return printable(found[1]) if found else "no environment"
 
 
 def others(folders: tuple[str, ...], own: str) -> Iterator[Finding]:
