@@ -14,7 +14,7 @@ from xpu_runtime.value import Value
 #: By kind, for a column of 60 characters.
 KINDS = {
     events.GRANTED: "A container got a slice.",
-    events.REFUSED: "A container got no slice; the reason says what would fit.",
+    events.REFUSED: "A container got no slice; the reason says why.",
     events.FAILED: "A container with a request did not start; the reason says why.",
     events.RESIZED: "`xpu set` changed limits of a slice, or its share of time.",
     events.RELEASED: "A container ended and gave its slice back.",
@@ -73,15 +73,15 @@ CODES: dict[Code, Meaning] = {
     ),
     "not-enough-memory": Meaning(
         "No device has so much memory free.",
-        "Ask for the nearest request that fits, which ends the line; `xpu ps` shows who holds the rest.",
+        "Ask for the request that ends the line, if one does; `xpu ps` shows who holds the rest.",
     ),
     "not-enough-cores": Meaning(
         "No device has so large a share of its time free.",
-        "Ask for the nearest request that fits, which ends the line; `xpu ps` shows who holds the rest.",
+        "Ask for the request that ends the line, if one does; `xpu ps` shows who holds the rest.",
     ),
     "not-enough": Meaning(
         "No single device has the memory and the share of time free.",
-        "Ask for the nearest request that fits, which ends the line.",
+        "Ask for the request that ends the line, if one does; or wait.",
     ),
     "in-use": Meaning(
         "A whole device is requested, and each one is in use.",
