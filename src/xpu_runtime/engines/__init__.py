@@ -19,6 +19,8 @@ ENGINES = extensions.names("engines")
 
 #: The name under which an engine knows us: `docker run --runtime=xpu`.
 RUNTIME_NAME = "xpu"
+#: The file name of our runtime, whatever the folder and the name under which an engine knows it.
+RUNTIME_PROGRAM = "xpu-container-runtime"
 
 
 class Engine(Protocol):

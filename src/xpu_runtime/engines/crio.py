@@ -7,9 +7,10 @@ annotations reach every runtime.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from xpu_runtime.engines import RUNTIME_NAME, _drop_in
+from xpu_runtime.engines import RUNTIME_NAME, RUNTIME_PROGRAM, _drop_in
 from xpu_runtime.textfile import Edit, TextFile
 
 PROGRAM = "crio"
@@ -18,7 +19,8 @@ CONFIG_OPTIONS: tuple[str, ...] = ()
 
 _RUNTIMES = ("crio", "runtime", "runtimes")
 _RUNTIME = (*_RUNTIMES, RUNTIME_NAME)
-FILE = _drop_in.DropIn(_RUNTIME, ("crio", "runtime", "default_runtime"), "crio.conf", every=True)
+_DEFAULT = ("crio", "runtime", "default_runtime")
+FILE = _drop_in.DropIn(_RUNTIME, _DEFAULT, "crio.conf", every=True)
 unconfigure, data, sources, unseen = FILE.unconfigure, FILE.data, FILE.sources, FILE.unseen
 
 _TYPE = "oci"
@@ -56,6 +58,17 @@ def runtime_path(file: TextFile) -> str | None:
     """The program that the file names as our runtime; None if it names none. ConfigError."""
     path = _drop_in.of(file, (*_RUNTIME, "runtime_path"))
     return path if isinstance(path, str) else None
+
+
+def is_default(file: TextFile) -> bool | None:
+    """Whether we start pods that name no runtime, by `file` and the files beside it. None if none of them has
+    our runtime: no cri-o then starts the node's pods. ConfigError."""
+    read = FILE.files(file)
+    tables = [_drop_in.of(each, _RUNTIMES) for each in read]
+    names = {name for table in tables if isinstance(table, dict) for name in table}
+    programs = {name: _drop_in.last(read, (*_RUNTIMES, name, "runtime_path"))[1] for name in names}
+    ours = {name for name, path in programs.items() if os.path.basename(str(path)) == RUNTIME_PROGRAM}
+    return _drop_in.last(read, _DEFAULT)[1] in ours if ours else None
 
 
 def after_change(_file: TextFile, _is_removed: bool) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any
 
-from xpu_runtime.engines import RUNTIME_NAME
+from xpu_runtime.engines import RUNTIME_NAME, RUNTIME_PROGRAM
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit, TextFile, apply, malformed, newline_of
 from xpu_runtime.value import Value
@@ -23,7 +23,6 @@ AFTER_CONFIGURE = "systemctl reload docker, or without systemd: kill -HUP $(pido
 AFTER_UNCONFIGURE = "systemctl restart docker (without systemd: end dockerd, and start it as before)"
 
 _SPACE = " \t\r\n"
-_PROGRAM = "xpu-container-runtime"
 #: The replaced values, in our entry. `default-runtime`: its value, and whether the file had an entry for it
 #: (dockerd does not start with a default that it does not know); `xpu`: another program's entry of that name;
 #: `runtimes` and `file`: their spelling, if they were empty.
@@ -103,14 +102,14 @@ def _as_written(text: str, member: _Member) -> _Source:
 
 def _entry_of(runtime_path: str) -> dict[str, Any]:
     """Our entry. If the program has another name, the entry has a mark for `unconfigure`."""
-    is_plain = os.path.basename(runtime_path) == _PROGRAM
+    is_plain = os.path.basename(runtime_path) == RUNTIME_PROGRAM
     return {"path": runtime_path} if is_plain else {"path": runtime_path, _KEPT: {}}
 
 
 def _is_ours(entry: dict[str, Any], runtime_path: str = "") -> bool:
     """Whether the entry belongs to an installation of ours, and not to another program with our name."""
     path = entry.get("path", None if "runtimeType" in entry else runtime_path)
-    return _KEPT in entry or path == runtime_path or os.path.basename(str(path)) == _PROGRAM
+    return _KEPT in entry or path == runtime_path or os.path.basename(str(path)) == RUNTIME_PROGRAM
 
 
 def _keep(text: str, key: str, value: Any) -> str:

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from xpu_runtime import engines, textfile
+from xpu_runtime.cli.kubernetes import device_plugin
 from xpu_runtime.engines import Engine, _blocks, crio, engine, podman
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.textfile import Edit
@@ -263,3 +264,53 @@ def test_podman_still_reads_the_errors_of_other_runtimes(
     before = ours(etc, name).stat().st_mtime_ns
     configure(etc, name)
     assert ours(etc, name).stat().st_mtime_ns == before
+
+
+def test_crios_default_runtime_is_known_by_its_program_from_all_files(tmp_path: Path) -> None:
+    folder = tmp_path / "crio.conf.d"
+    folder.mkdir()
+
+    def is_default(name: str, text: str) -> bool | None:
+        (folder / name).write_text(text)
+        return crio.is_default(textfile.read(str(folder / "99-xpu.conf")))
+
+    table = "[crio.runtime.runtimes"
+    assert is_default("10-crun.conf", f'{table}.crun]\nruntime_path = "/usr/bin/crun"\n') is None
+    assert is_default("20-xpu.conf", f'{table}.gpu]\nruntime_path = "{PROGRAM}"\n') is False
+    assert is_default("30-default.conf", '[crio.runtime]\ndefault_runtime = "gpu"\n') is True
+    assert is_default("40-default.conf", '[crio.runtime]\ndefault_runtime = "crun"\n') is False
+    assert is_default("50-odd.conf", "[[crio.runtime.runtimes]]\n") is False
+
+
+@pytest.mark.parametrize(
+    ("containerd_default", "crio_default", "known"),
+    [
+        (None, None, None),
+        (None, "xpu", True),
+        (None, "crun", False),
+        ("xpu", None, True),
+        ("xpu", "crun", None),
+    ],
+)
+def test_the_device_plugin_knows_the_default_runtime_of_either_engine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    containerd_default: str | None,
+    crio_default: str | None,
+    known: bool | None,
+) -> None:
+    containerds, crios = tmp_path / "config.toml", tmp_path / "crio.conf.d" / "99-xpu.conf"
+    crios.parent.mkdir()
+    monkeypatch.setattr(crio, "DEFAULT_PATH", str(crios))
+    if containerd_default:
+        table = '[plugins."io.containerd.grpc.v1.cri".containerd'
+        containerds.write_text(
+            f'version = 2\n{table}]\ndefault_runtime_name = "{containerd_default}"\n'
+            f'{table}.runtimes.xpu.options]\nBinaryName = "{PROGRAM}"\n'
+        )
+    if crio_default:
+        crios.write_text(
+            f'[crio.runtime]\ndefault_runtime = "{crio_default}"\n'
+            f'[crio.runtime.runtimes.xpu]\nruntime_path = "{PROGRAM}"\n'
+        )
+    assert device_plugin.is_default_runtime(str(containerds)) is known

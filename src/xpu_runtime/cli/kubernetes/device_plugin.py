@@ -5,6 +5,7 @@ In the foreground. Takes the lock of the one plugin, and logs to stderr. kuberne
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -112,7 +113,7 @@ def device_plugin(
             # Before there are threads, which inherit it: one of them waits for signals. A handler would
             # interrupt the main one, perhaps while that has the very lock which the handler needs.
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-            plugin = Plugin(settings, api, log, lambda: _is_default(containerd_config), lock.is_held)
+            plugin = Plugin(settings, api, log, lambda: is_default_runtime(containerd_config), lock.is_held)
             threading.Thread(target=_end_on_signal, args=(plugin,), daemon=True).start()
             log(f"xpu device plugin {version.VERSION} runs for the node {settings.node_name}")
             plugin.run()
@@ -121,18 +122,20 @@ def device_plugin(
         raise XpuError(f"another device plugin runs on this node: it holds {path}", "end it") from None
 
 
-def _is_default(path: str) -> bool | None:
-    """Whether our runtime starts a pod without a RuntimeClass; None: the file does not tell."""
+def is_default_runtime(containerd_config: str) -> bool | None:
+    """Whether our runtime starts a pod without a RuntimeClass; None: not known, or two engines differ."""
     # These are imported only for such a pod: a parser of TOML takes much of the plugin's memory.
     from xpu_runtime import textfile, third_party
 
     third_party.enable()
-    from xpu_runtime.engines import containerd
+    from xpu_runtime.engines import containerd, crio
 
-    try:
-        return containerd.is_default(textfile.read(path))
-    except ConfigError:
-        return None
+    found = set()
+    for engine, path in ((containerd, containerd_config), (crio, crio.DEFAULT_PATH)):
+        with contextlib.suppress(ConfigError):
+            found.add(engine.is_default(textfile.read(path)))
+    found.discard(None)
+    return found.pop() if len(found) == 1 else None
 
 
 def _end_on_signal(plugin: Plugin) -> None:

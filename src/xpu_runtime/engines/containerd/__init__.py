@@ -21,7 +21,7 @@ from typing import Any
 import tomlkit
 
 from xpu_runtime import engines, textfile
-from xpu_runtime.engines import RUNTIME_NAME, _blocks
+from xpu_runtime.engines import RUNTIME_NAME, RUNTIME_PROGRAM, _blocks
 from xpu_runtime.engines.containerd import in_place, merged, reader
 from xpu_runtime.engines.containerd.outcome import noted, systemd_cgroup
 from xpu_runtime.engines.containerd.reader import (
@@ -45,7 +45,6 @@ _RUNTIME_TYPE = "io.containerd.runc.v2"
 #: containerd's runtime if the file has no table of runtimes. It is named if ours would be the only one.
 _PLAIN_RUNC = {"runtime_type": _RUNTIME_TYPE}
 #: The program that makes a runtime ours, also under another name.
-_PROGRAM = "xpu-container-runtime"
 
 
 def configure(file: TextFile, runtime_path: str, set_as_default: bool) -> tuple[Edit, ...]:
@@ -128,7 +127,7 @@ def _is_ours(table: dict[str, Any], runtime_path: str = "") -> bool:
     options, annotations = table.get("options"), table.get("pod_annotations")
     program = str(options.get("BinaryName", "")) if isinstance(options, dict) else ""
     return (
-        os.path.basename(program) == _PROGRAM
+        os.path.basename(program) == RUNTIME_PROGRAM
         or (program != "" and program == runtime_path)
         or (isinstance(annotations, list) and _ANNOTATIONS in annotations)
     )
@@ -170,7 +169,9 @@ def is_default(file: TextFile) -> bool | None:
                 defaults.add(value)
             options = value.get("options") if isinstance(value, dict) else None
             program = options.get("BinaryName") if isinstance(options, dict) else None
-            if isinstance(program, str) and (name == RUNTIME_NAME or os.path.basename(program) == _PROGRAM):
+            if isinstance(program, str) and (
+                name == RUNTIME_NAME or os.path.basename(program) == RUNTIME_PROGRAM
+            ):
                 ours.add(name)
     # Which of several defaults counts depends on containerd's version. One default of ours is enough.
     return bool(ours & defaults) if ours else None
