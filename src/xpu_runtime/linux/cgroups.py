@@ -36,8 +36,8 @@ class Hierarchy(Value):
 def mounted(of: tuple[str, ...] | None = None) -> list[Hierarchy]:
     """The hierarchies that are visible in this mount namespace: one mount may cover another (proc(5)).
 
-    `of`: only those with one of these controllers (_V2: the v2 hierarchy). OSError for one that cannot be
-    looked at: its processes may have slices.
+    `of`: only those with one of these controllers (_V2: the v2 hierarchy). ApplyError for one that cannot
+    be looked at: its processes may have slices.
     """
     found = []
     for each in mountinfo.read("cgroup2" if of == (_V2,) else "cgroup"):
@@ -237,11 +237,15 @@ def _folder(hierarchies: list[Hierarchy], path: str) -> str | None:
 
 
 def _device(path: str) -> str:
-    """The device of the file system at `path` as mountinfo writes it; "" if there is nothing. OSError."""
+    """The device of the file system at `path` as mountinfo writes it; "" if there is nothing."""
     try:
         device = os.stat(path).st_dev
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
+    except OSError as error:
+        # A mountpoint's path has no symlink: one that is on the way now is in a mount that covers it.
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return ""
+        todo = "do it as root" if os.geteuid() else f"mend what is mounted there, or `umount {path}`"
+        raise ApplyError(f"the cgroups at {path} cannot be looked at: {error.strerror}", todo) from error
     return f"{os.major(device)}:{os.minor(device)}"
 
 

@@ -165,6 +165,25 @@ def test_without_root_doctor_names_the_checks_that_were_not_possible(node: Node)
     assert status in (0, 1)
 
 
+def test_cgroups_in_a_folder_of_root_are_no_internal_error_for_others(node: Node) -> None:
+    node.sim("1xT4")
+    node.folder.chmod(0o755)
+    place = node.folder / "closed/cgroup"
+    place.mkdir(parents=True)
+    place.parent.chmod(0o700)
+    with node.own_mounts(f"mount -t cgroup2 none {place}"):
+        view = node.view
+        node.view = [*view, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+        findings, _ = examine(node)
+        node.view = view
+    (kernel,) = [each for each in findings if each["check"] == "kernel"]
+    assert (
+        kernel["text"] == f"this check failed: the cgroups at {place} cannot be looked at: Permission denied"
+    )
+    assert kernel["todo"] == "do it as root"
+    assert [each for each in findings if "internal error" in each["text"]] == []
+
+
 def test_a_check_that_cannot_be_made_stops_no_other(node: Node, copy: Path) -> None:
     node.sim("1xT4")
     areas = copy / "lib/xpu-container-runtime/python/xpu_runtime/doctor/areas"

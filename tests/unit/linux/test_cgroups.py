@@ -78,7 +78,9 @@ def test_a_hierarchy_that_cannot_be_looked_at_is_named_and_not_left_out(
         assert str(place) in {each.mountpoint for each in cgroups.mounted()}
         place.parent.chmod(0o700)
         os.setresuid(65534, 65534, 65534)
-        with pytest.raises(PermissionError, match=str(place)):
+        with pytest.raises(
+            ApplyError, match=f"{place} cannot be looked at: Permission denied: do it as root"
+        ):
             cgroups.mounted()
 
     in_child(look)
@@ -92,6 +94,24 @@ def test_hierarchies_that_another_mount_hides_are_not_there(in_child: Callable[.
         assert cgroups.v2_folder(os.getpid()) is None and cgroups.devices_folder_v1(os.getpid()) is None
         with pytest.raises(ApplyError, match="cannot be found: mount /sys/fs/cgroup"):
             cgroups.allow_devices(os.getpid(), [DeviceRule("c", 195, 0)])
+
+    in_child(look)
+
+
+def test_a_hierarchy_below_a_loop_of_symlinks_in_another_mount_is_not_there(
+    tmp_path: Path, in_child: Callable[..., None]
+) -> None:
+    place = tmp_path / "covered/cgroup"
+    place.mkdir(parents=True)
+
+    def look() -> None:
+        own_mount_namespace()
+        before = cgroups.mounted()
+        syscalls.mount("none", str(place), "cgroup2", 0)
+        assert cgroups.mounted() != before
+        syscalls.mount("none", str(place.parent), "tmpfs", 0)
+        place.symlink_to("cgroup")
+        assert cgroups.mounted() == before
 
     in_child(look)
 
