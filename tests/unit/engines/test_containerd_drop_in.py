@@ -274,6 +274,20 @@ def test_a_file_of_another_version_that_hides_ours_is_refused(containerd_2: Path
     )
 
 
+def test_a_file_of_another_version_whose_runtimes_ours_would_hide_is_refused(containerd_2: Path) -> None:
+    other = containerd_2.parent / "conf.d" / "10.toml"
+    other.write_text(f"version = 2\n[plugins.'{CRI_2}'.containerd.runtimes.kata]\nruntime_type = 'x'\n")
+    containerd_2.write_text("version = 3\nimports = ['conf.d/*.toml']\n")
+    error = refused(containerd_2)
+    assert error.what == (
+        "beside ours containerd 2.2 would not see the runtime kata: a file that "
+        f"{containerd_2} imports has it in tables of another version"
+    )
+    assert not (containerd_2.parent / "conf.d" / "99-xpu.toml").exists()
+    other.write_text(f"version = 3\n[plugins.'{CRI_3}'.containerd.runtimes.kata]\nruntime_type = 'x'\n")
+    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+
+
 def test_a_later_file_with_another_default_runtime_is_refused(containerd_2: Path) -> None:
     later = containerd_2.parent / "conf.d" / "zz.toml"
     later.write_text(f"version = 3\n[plugins.'{CRI_3}'.containerd]\ndefault_runtime_name = 'runc'\n")

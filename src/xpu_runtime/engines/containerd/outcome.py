@@ -26,6 +26,7 @@ def noted(
     becoming = [each.file.replace(text=each.text or "") for each in edits]
     root = next((each for each in becoming if each.path == file.path), file)
     hidden = unseen(root, runtime_path, as_default, becoming, version)
+    hidden = hidden or _hiding(file, root, becoming, version)
     if hidden is not None and is_installed:
         raise ConfigError(hidden.what, f"{hidden.todo}; nothing was changed")
     notes = [str(hidden)] if hidden is not None else []
@@ -40,6 +41,23 @@ def noted(
     if unlike := unlike_others(root, becoming, version):
         notes.append(f"{unlike}; for the same, run `xpu runtime unconfigure containerd`, then this again")
     return (edits[0].replace(notes=(*edits[0].notes, *notes)), *edits[1:])
+
+
+def _hiding(
+    file: TextFile, root: TextFile, becoming: Sequence[TextFile], version: tuple[int, int]
+) -> ConfigError | None:
+    """The runtimes that containerd would no longer see beside ours: its tables of version 3 hide those of
+    version 2, whatever these name."""
+    before = merged.containerd_table(merged.files(file, version=version), version)
+    after = merged.containerd_table(merged.files(root, becoming, version), version)
+    gone = [name for name in before.get("runtimes", {}) if not merged.runtime(after, name)]
+    if not gone:
+        return None
+    return ConfigError(
+        f"beside ours containerd {version[0]}.{version[1]} would not see the runtime {', '.join(gone)}: a "
+        f"file that {file.path} imports has it in tables of another version",
+        f"give all these files the version of {file.path}",
+    )
 
 
 def unseen(
