@@ -65,10 +65,10 @@ def encode(spec: Spec) -> bytes:
     """The spec as JSON. SpecError if it is nested too deeply."""
     try:
         text = jsonlite.dumps(spec)
-        if "\\udc" in text:
+        if "\\udc" in text or len(text) > MAX_BYTES:
             try:
-                # Bytes that were not UTF-8. runc reads them and their escapes alike, but crun keeps the
-                # bytes.
+                # Bytes that were not UTF-8: runc reads them and their escapes alike, but crun keeps the
+                # bytes. Or letters whose escapes have up to three times their bytes.
                 return jsonlite.dumps(spec, ascii_only=False).encode("utf-8", "surrogateescape")
             except UnicodeEncodeError:
                 pass  # the spec also had escapes of lone surrogates

@@ -102,6 +102,20 @@ def test_a_spec_that_our_part_makes_too_large_is_refused_and_stays(
     assert node.run(bundle).returncode == 0
 
 
+@pytest.mark.parametrize("mode", ["hook", "spec"])
+def test_a_large_spec_of_letters_beyond_ascii_is_not_too_large(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    node.configure(f"mode: {mode}")
+    node.sim("1xT4")
+    bundle = bundles("XPU_MEM=1G", change=with_annotations)
+    config = bundle / "config.json"
+    config.write_text(config.read_text().replace('"a": "b"', '"a": "' + "é" * (6 << 20) + '"'))
+    for _ in range(2):
+        done = node.run(bundle)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("through", ["launcher", "shim"])
 def test_a_spec_that_comes_through_a_fifo_is_runc_s_alone(node: Node, bundles: Bundles, through: str) -> None:
     bundle = bundles(args=_SAY)
