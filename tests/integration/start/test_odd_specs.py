@@ -82,37 +82,33 @@ def test_a_spec_that_is_too_large_and_asks_is_refused_in_plain_words(node: Node,
         assert "config.json: more than 16777216 bytes: give the container a shorter command" in told
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_spec_that_our_part_makes_too_large_is_refused_and_stays(
-    node: Node, bundles: Bundles, mode: str
-) -> None:
-    node.configure(f"mode: {mode}")
+@pytest.fixture(params=["hook", "spec"])
+def asking(node: Node, bundles: Bundles, request: pytest.FixtureRequest) -> Path:
+    """A bundle that asks for a slice, in each of the modes of a start."""
+    node.configure(f"mode: {request.param}")
     node.sim("1xT4")
-    bundle = bundles("XPU_MEM=1G", change=with_annotations)
-    config = bundle / "config.json"
+    return bundles("XPU_MEM=1G", change=with_annotations)
+
+
+def test_a_spec_that_our_part_makes_too_large_is_refused_and_stays(node: Node, asking: Path) -> None:
+    config = asking / "config.json"
     text = config.read_text()
     filled = text.replace('"a": "b"', '"a": "' + "b" * ((16 << 20) - len(text.encode())) + '"')
     config.write_text(filled)
     for _ in range(2):
-        told = refused(node, bundle)
+        told = refused(node, asking)
         assert "config.json would have 167" in told and "give the container a shorter command" in told
         assert config.read_text() == filled
     assert node.grants() == []
     config.write_text(text)
-    assert node.run(bundle).returncode == 0
+    assert node.run(asking).returncode == 0
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_large_spec_of_letters_beyond_ascii_is_not_too_large(
-    node: Node, bundles: Bundles, mode: str
-) -> None:
-    node.configure(f"mode: {mode}")
-    node.sim("1xT4")
-    bundle = bundles("XPU_MEM=1G", change=with_annotations)
-    config = bundle / "config.json"
+def test_a_large_spec_of_letters_beyond_ascii_is_not_too_large(node: Node, asking: Path) -> None:
+    config = asking / "config.json"
     config.write_text(config.read_text().replace('"a": "b"', '"a": "' + "é" * (6 << 20) + '"'))
     for _ in range(2):
-        done = node.run(bundle)
+        done = node.run(asking)
         assert done.returncode == 0, done.stderr
 
 

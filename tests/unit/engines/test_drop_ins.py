@@ -223,7 +223,7 @@ def test_cri_o_reads_each_file_of_its_folder_whatever_its_name(
     assert (hidden is not None and hidden.what.startswith(f"{another} is read after")) is is_later
 
 
-def test_a_main_file_that_is_configured_itself_has_its_own_folder(etc: Path, name: str) -> None:
+def test_a_configured_main_file_has_a_drop_in_folder_of_its_own(etc: Path, name: str) -> None:
     folder = etc / Path(engine(name).DEFAULT_PATH).parent.name
     main = etc / engine(name).FILE.main  # type: ignore[attr-defined]
     main.write_text("# mine\n")

@@ -120,7 +120,7 @@ def refused(top: Path, name: str, path: str, default: bool, told: str) -> None:
 
 @pytest.mark.parametrize("place", ["", ".d/10-site.conf", ".d/zz-site.conf"], ids=["main", "before", "after"])
 @pytest.mark.parametrize(("name", "text"), EACH)
-def test_ours_beside_an_operators_file_counts_and_leaves_every_byte(
+def test_configure_beside_an_operators_file_takes_effect_and_leaves_it_unchanged(
     top: Path, name: str, text: str, place: str
 ) -> None:
     path = top / f"{MAIN[name]}{place}"
