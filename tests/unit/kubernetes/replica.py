@@ -114,51 +114,19 @@ class Replica(Door):
 
     def __init__(
         self,
-        api: ApiServer,
-        election: LeaderElection | None = None,
+        asks: Api,
+        election: LeaderElection,
         certificate: Certificate | None = None,
         client: ssl.SSLContext | None = None,
-        asks: Api | None = None,
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self.said: list[str] = []
+        self.election = election
         self.extender = Extender(
-            asks or api.client(),
-            Resources(),
-            lambda: KEYS,
-            "binpack",
-            self.said.append,
-            election or Alone(),
-            certificate,
-            end,
+            asks, Resources(), lambda: KEYS, "binpack", self.said.append, election, certificate, end
         )
         self.port, self.status_port = self.extender.start(LOOPBACK, LOOPBACK)
         self.client = client
-
-
-def create(api: ApiServer, *things: Json) -> None:
-    for thing in things:
-        api.set("pods" if "spec" in thing else "nodes", thing["metadata"]["name"], thing)
-
-
-def assigned(api: ApiServer, name: str) -> Assignment:
-    """The pod's assignment, as its node reads it."""
-    kept = api.get("pods", name)
-    found = read(kept["metadata"]["annotations"][ANNOTATION], KEYS)
-    assert (found.uid, found.node) == (kept["metadata"]["uid"], kept["spec"]["nodeName"])
-    return found
-
-
-def trusting(**files: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(PEM / "ca.crt"))
-    if files:
-        context.load_cert_chain(str(PEM / files["certificate"]), str(PEM / files["key"]))
-    return context
-
-
-def certificate(client_ca: bool = True) -> Certificate:
-    ca = str(PEM / "ca.crt") if client_ca else None
-    return Certificate(str(PEM / "server.crt"), str(PEM / "server.key"), ca)
 
 
 class CutOff(Api):
@@ -174,26 +142,78 @@ class CutOff(Api):
         return super()._ask(*args, **kwargs)
 
 
-class Electing:
-    """Makes replicas that elect a leader; the URL of each is known before its port."""
+class ControlPlane(ApiServer):
+    """An API server, and replicas of the extender on it, which end with it."""
 
-    def __init__(
+    def __init__(self) -> None:
+        super().__init__()
+        self._replicas: list[Replica] = []
+
+    def create(self, *things: Json) -> None:
+        for thing in things:
+            self.set("pods" if "spec" in thing else "nodes", thing["metadata"]["name"], thing)
+
+    def replica(
         self,
-        api: ApiServer,
-        replicas: Callable[..., Replica],
+        election: LeaderElection | None = None,
+        *,
+        asks: Api | None = None,
+        is_awaited: bool = True,
+        **options: Any,
+    ) -> Replica:
+        """One that leads at once, and always; or as this election says. It is ready if it is awaited."""
+        found = Replica(asks or self.client(), election or Alone(), **options)
+        self._replicas.append(found)
+        until(lambda: not is_awaited or found.is_ready, "a replica is ready")
+        return found
+
+    def candidate(
+        self,
+        identity: str,
+        cut_off: threading.Event | None = None,
         *,
         tls: bool = False,
-        until_ready: bool = True,
-    ) -> None:
-        self.api, self.replicas, self.tls, self.until_ready = api, replicas, tls, until_ready
-        self.elections: list[LeaderElection] = []
-
-    def make(self, identity: str, cut_off: threading.Event | None = None, asks: Api | None = None) -> Replica:
-        client = trusting(certificate="client.crt", key="client.key") if self.tls else None
-        api = CutOff(self.api, cut_off or threading.Event())
-        one = LeaderElection(api, "kube-system", "xpu-extender", identity, "", print, QUICK)
-        self.elections.append(one)
-        found = self.replicas(one, certificate() if self.tls else None, client, asks, wait=False)
-        one._url = f"{'https' if self.tls else 'http'}://127.0.0.1:{found.port}"
-        until(lambda: found.is_ready or not self.until_ready, "a replica is ready")
+        is_awaited: bool = True,
+        **options: Any,
+    ) -> Replica:
+        """One of those that elect a leader; `cut_off`: while it is set, the election reaches no server."""
+        client = CutOff(self, cut_off or threading.Event())
+        one = LeaderElection(client, "kube-system", "xpu-extender", identity, "", print, QUICK)
+        if tls:
+            options |= {"certificate": certificate(), "client": trusting()}
+        found = self.replica(one, is_awaited=False, **options)
+        # It is known only now, as its port is.
+        one._url = f"{'https' if tls else 'http'}://127.0.0.1:{found.port}"
+        until(lambda: not is_awaited or found.is_ready, "a replica is ready")
         return found
+
+    def leader(self, identity: str, cut_off: threading.Event | None = None, **options: Any) -> Replica:
+        """The first candidate, once it leads."""
+        found = self.candidate(identity, cut_off, **options)
+        until(lambda: found.election.is_leading, f"{identity} leads")
+        return found
+
+    def close(self) -> None:
+        for each in self._replicas:
+            each.extender.stop()
+        self.down()
+
+
+def assigned(api: ApiServer, name: str) -> Assignment:
+    """The pod's assignment, as its node reads it."""
+    kept = api.get("pods", name)
+    found = read(kept["metadata"]["annotations"][ANNOTATION], KEYS)
+    assert (found.uid, found.node) == (kept["metadata"]["uid"], kept["spec"]["nodeName"])
+    return found
+
+
+def trusting(*, own: bool = True) -> ssl.SSLContext:
+    """kube-scheduler's, with a certificate of its `own` unless it has none."""
+    context = ssl.create_default_context(cafile=str(PEM / "ca.crt"))
+    if own:
+        context.load_cert_chain(str(PEM / "client.crt"), str(PEM / "client.key"))
+    return context
+
+
+def certificate() -> Certificate:
+    return Certificate(str(PEM / "server.crt"), str(PEM / "server.key"), str(PEM / "ca.crt"))

@@ -8,13 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from support.kubernetes_objects import node, pod
-from support.scheduling_api import ApiServer
-from unit.kubernetes.replica import PATIENCE_S, Replica, certificate, trusting, until
+from unit.kubernetes.replica import PATIENCE_S, ControlPlane, Replica, certificate, trusting
 from xpu_runtime import http_server
 from xpu_runtime.http_server import Listener
 from xpu_runtime.kubernetes.device_plugin import metrics
@@ -63,30 +61,35 @@ def page(port: int, path: str, method: str = "GET") -> tuple[int, bytes]:
     return found
 
 
+@pytest.fixture
+def extender(api: ControlPlane) -> Replica:
+    """One without certificates."""
+    api.create(node("n1"))
+    return api.replica()
+
+
 @contextlib.contextmanager
-def replica(**kwargs: Any) -> Iterator[Replica]:
-    api = ApiServer()
-    api.set("nodes", "n1", node("n1"))
-    found = Replica(api, **kwargs)
-    try:
-        until(lambda: found.is_ready, "a replica is ready")
-        yield found
-    finally:
-        found.extender.stop()
-        api.down()
+def plugin(problem: str = "") -> Iterator[int]:
+    """The port of the device plugin's pages, while it has this problem."""
+    server = metrics.server(f"{HOST}:0", Metrics(Snapshot), lambda: problem)
+    threading.Thread(target=server.run, daemon=True).start()
+    yield server.ports[0]
+    server.stop()
 
 
 @pytest.fixture(params=["device plugin", "extender"])
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
     """Where such a one has its pages."""
     if request.param == "extender":
-        with replica() as found:
-            yield found.status_port
+        yield request.getfixturevalue("extender").status_port
         return
-    plugin = metrics.server(f"{HOST}:0", Metrics(Snapshot), str)
-    threading.Thread(target=plugin.run, daemon=True).start()
-    yield plugin.ports[0]
-    plugin.stop()
+    with plugin() as found:
+        yield found
+
+
+def test_a_plugin_with_a_problem_is_not_healthy() -> None:
+    with plugin("it hangs") as port:
+        assert page(port, "/healthz") == (503, b"it hangs\n")
 
 
 def test_a_probe_is_answered_whoever_else_has_connections_there(port: int) -> None:
@@ -130,35 +133,35 @@ def test_a_request_that_comes_byte_by_byte_is_ended(impatient: None, port: int) 
         assert is_ended(slow)
 
 
-def test_a_client_without_a_certificate_takes_no_place_from_kube_scheduler() -> None:
-    client = trusting(certificate="client.crt", key="client.key")
-    with replica(certificate=certificate(), client=client) as one:
-        kept = http.client.HTTPSConnection(HOST, one.port, timeout=PATIENCE_S, context=client)
-        kept.connect()
-        before = kept.sock
+def test_a_client_without_a_certificate_takes_no_place_from_kube_scheduler(api: ControlPlane) -> None:
+    api.create(node("n1"))
+    one = api.replica(certificate=certificate(), client=trusting())
+    kept = http.client.HTTPSConnection(HOST, one.port, timeout=PATIENCE_S, context=one.client)
+    kept.connect()
+    before = kept.sock
+    with silent(one.port):
+        for _ in range(15):
+            assert one.fits(pod("p", mem=1)) == ["n1"]
         with silent(one.port):
-            for _ in range(15):
-                assert one.fits(pod("p", mem=1)) == ["n1"]
-            with silent(one.port):
-                assert one.fits(pod("p", mem=1)) == ["n1"]
-            kept.request("GET", "/")
-            assert kept.getresponse().status == 404
-        assert kept.sock is before  # it was not closed meanwhile
-        kept.close()
+            assert one.fits(pod("p", mem=1)) == ["n1"]
+        kept.request("GET", "/")
+        assert kept.getresponse().status == 404
+    assert kept.sock is before  # it was not closed meanwhile
+    kept.close()
 
 
-def test_a_handshake_that_comes_byte_by_byte_is_ended(impatient: None) -> None:
-    with replica(certificate=certificate()) as one, connected(one.port) as slow:
+def test_a_handshake_that_comes_byte_by_byte_is_ended(impatient: None, api: ControlPlane) -> None:
+    with connected(api.replica(certificate=certificate()).port) as slow:
         slow.sendall(b"\x16\x03\x01\x02\x00\x01")  # a ClientHello begins
         assert is_ended(slow)
 
 
-def test_without_certificates_a_silent_client_makes_way() -> None:
-    with replica() as one, silent(one.port):
-        assert one.fits(pod("p", mem=1)) == ["n1"]
+def test_without_certificates_a_silent_client_makes_way(extender: Replica) -> None:
+    with silent(extender.port):
+        assert extender.fits(pod("p", mem=1)) == ["n1"]
 
 
-def test_a_verb_that_comes_byte_by_byte_is_ended(impatient: None) -> None:
-    with replica() as one, connected(one.port) as slow:
+def test_a_verb_that_comes_byte_by_byte_is_ended(impatient: None, extender: Replica) -> None:
+    with connected(extender.port) as slow:
         slow.sendall(b"POST /filter HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
         assert is_ended(slow)

@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from support import REPOSITORY
 from support.kubernetes_objects import node, pod
 from support.scheduling_api import ApiServer
-from unit.kubernetes.replica import KEYS, Door, Electing, Replica, create, until
+from unit.kubernetes.replica import KEYS, ControlPlane, Door, until
 from unit.kubernetes.test_extender_groups import Asking, given, member, members, metric
 
 
@@ -24,17 +23,16 @@ def test_a_replica_that_does_not_lead_holds_nothing() -> None:
     assert asking.held() == 0
 
 
-def test_held_places_end_with_the_lead(api: ApiServer, replicas: Callable[..., Replica]) -> None:
+def test_held_places_end_with_the_lead(api: ControlPlane) -> None:
     pods = members(2, mem=10)
-    create(api, node("n1", 2), *pods)
-    electing, cut_off = Electing(api, replicas), threading.Event()
-    first = electing.make("first", cut_off)
-    until(lambda: electing.elections[0].is_leading, "the first leads")
+    api.create(node("n1", 2), *pods)
+    cut_off = threading.Event()
+    first = api.leader("first", cut_off)
     assert [first.fits(each) for each in pods] == [["n1"]] * 2
     assert metric(first, "held") == 2
     cut_off.set()
-    second = electing.make("second")
-    until(lambda: electing.elections[1].is_leading, "the second leads")
+    second = api.candidate("second")
+    until(lambda: second.election.is_leading, "the second leads")
     until(lambda: metric(first, "held") == 0, "the first has let go")
     # The binds come to the second, which has not been asked about them.
     assert [second.bind(each) for each in pods] == ["", ""]
@@ -70,10 +68,10 @@ class Process(Door):
 
 
 def test_an_extender_that_is_killed_between_filter_and_bind_gives_nothing_twice_and_holds_nothing(
-    api: ApiServer, tmp_path: Path
+    api: ControlPlane, tmp_path: Path
 ) -> None:
     pods, other = members(3, mem=10), pod("other", mem=10)
-    create(api, node("n1", 3), *pods, other)
+    api.create(node("n1", 3), *pods, other)
     one = Process(api, tmp_path)
     try:
         assert [one.fits(each) for each in pods] == [["n1"]] * 3

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
 from support.kubernetes_objects import node, pod
-from support.scheduling_api import ApiServer
-from unit.kubernetes.replica import Replica, create
+from unit.kubernetes.replica import ControlPlane
 from unit.kubernetes.test_extender_cluster import bound, free, with_node
 from unit.kubernetes.test_extender_groups import HELD, Asking, member, members, own, told
 from xpu_runtime.kubernetes.extender import verbs as verbs_module
@@ -59,12 +57,12 @@ def test_of_two_binds_one_that_succeeds_is_enough() -> None:
 
 
 def test_a_pod_that_needs_a_held_place_waits_for_a_possible_bind(
-    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+    api: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verbs_module, "MOST_S", 1.0)
     other, pods = pod("other", mem=10), [told(own(f"p{number}", mem=10), "failed") for number in range(3)]
-    create(api, node("n1", 2), other, *pods)
-    one = replicas()
+    api.create(node("n1", 2), other, *pods)
+    one = api.replica()
     # Two are enough for the group, and the third has no place.
     assert [one.fits(each) for each in pods] == [["n1"], ["n1"], []]
     found: list[list[str]] = []

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support.kubernetes_objects import GIB, Json, device, node, pod
 from support.scheduling_api import ApiServer
-from unit.kubernetes.replica import Door, Replica, assigned, create, until
+from unit.kubernetes.replica import ControlPlane, Door, assigned, until
 from unit.kubernetes.test_extender_cluster import Clock, bound, cluster, free
 from unit.kubernetes.test_extender_verbs import NoBinder
 from xpu_runtime.kubernetes.extender import in_flight
@@ -105,14 +104,14 @@ KINDS: dict[str, Json] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_three_members_on_two_cards_the_third_is_refused_before_any_is_bound(
-    kind: str, api: ApiServer, replicas: Callable[..., Replica]
+    kind: str, api: ControlPlane
 ) -> None:
     pods = [pod(f"p{number}", mem=10) for number in range(3)]
     for each in pods:
         for part, fields in KINDS[kind].items():
             each[part].update(fields)
-    create(api, node("n1", 2), *pods)
-    one = replicas()
+    api.create(node("n1", 2), *pods)
+    one = api.replica()
     assert [one.fits(each) for each in pods] == [["n1"], ["n1"], []]
     assert metric(one, "held") == 2
     assert [one.bind(each) for each in pods[:2]] == ["", ""]
@@ -133,12 +132,10 @@ def test_groups_of_different_kinds_and_namespaces_are_told_apart() -> None:
     assert group({"metadata": {"name": "p"}, "spec": {"schedulingGroup": {}}}) == ""
 
 
-def test_places_of_a_group_go_to_no_other_pod_until_the_group_is_bound(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_places_of_a_group_go_to_no_other_pod_until_the_group_is_bound(api: ControlPlane) -> None:
     pods, other = members(4, mem=8), pod("other", mem=8)
-    create(api, node("n1", 2), *pods, other)
-    one = replicas()
+    api.create(node("n1", 2), *pods, other)
+    one = api.replica()
     assert [one.fits(each) for each in pods] == [["n1"]] * 4
     # Coscheduling has the members wait, and other pods are asked about and bound meanwhile.
     found = one.ask("filter", {"Pod": other, "NodeNames": ["n1"]})
@@ -150,12 +147,10 @@ def test_places_of_a_group_go_to_no_other_pod_until_the_group_is_bound(
     assert HELD not in one.ask("filter", {"Pod": other, "NodeNames": ["n1"]})["FailedNodes"]["n1"]
 
 
-def test_a_member_is_answered_the_one_node_that_scores_best(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_a_member_is_answered_the_one_node_that_scores_best(api: ControlPlane) -> None:
     pods, names = members(3, mem=8), ["n1", "n2", "n3"]
-    create(api, node("n1"), node("n2", [device("n2", 0, 8 * GIB)]), node("n3"), *pods)
-    one = replicas()
+    api.create(node("n1"), node("n2", [device("n2", 0, 8 * GIB)]), node("n3"), *pods)
+    one = api.replica()
     # The smallest is filled first; then both members share one.
     assert [one.fits(each, *names) for each in pods] == [["n2"], ["n1"], ["n1"]]
     # Nodes that are sent whole are answered so.
@@ -165,12 +160,12 @@ def test_a_member_is_answered_the_one_node_that_scores_best(
 
 
 def test_a_thousand_members_do_not_wait_for_each_other(
-    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+    api: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(api, *(node(f"n{number}", 8) for number in range(125)))
+    api.create(*(node(f"n{number}", 8) for number in range(125)))
     names = [f"n{number}" for number in range(125)]
     monkeypatch.setattr(in_flight, "MOST_S", 600.0)
-    one = replicas()
+    one = api.replica()
     pods = members(1001, mem=16)
     found = [one.fits(each, *names) for each in pods[:500]]
     # kube-scheduler does not ask for the score of the only node; such a question delays nobody.
@@ -181,12 +176,12 @@ def test_a_thousand_members_do_not_wait_for_each_other(
 
 
 def test_a_member_waits_for_the_bind_of_the_pod_before(
-    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+    api: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_flight, "MOST_S", 20.0)
     before, after = pod("before", mem=10), member("after", mem=10)
-    create(api, node("n1"), before, after)
-    one = replicas()
+    api.create(node("n1"), before, after)
+    one = api.replica()
     assert one.fits(before) == ["n1"]
     found: list[list[str]] = []
     asks = threading.Thread(target=lambda: found.append(one.fits(after)))
@@ -364,12 +359,12 @@ def test_a_list_without_a_pod_ends_its_place_in_time() -> None:
 
 
 def test_a_group_that_is_not_bound_in_time_is_told_in_the_log(
-    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+    api: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xpu_runtime.kubernetes.extender.cluster.HOLD_S", 0.5)
     pods = members(2, mem=10)
-    create(api, node("n1", 2), *pods)
-    one = replicas()
+    api.create(node("n1", 2), *pods)
+    one = api.replica()
     assert [one.fits(each) for each in pods] == [["n1"]] * 2
     until(lambda: metric(one, "held") == 0, "nothing is held any more")
     said = "group default/train: 2 held places are free again, because no bind came"

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from support.kubernetes_objects import Json, node, pod
 from support.scheduling_api import ApiServer
-from unit.kubernetes.replica import (
-    PATIENCE_S,
-    QUICK,
-    Alone,
-    Electing,
-    Replica,
-    create,
-    until,
-)
+from unit.kubernetes.replica import PATIENCE_S, QUICK, Alone, ControlPlane, until
 from xpu_runtime.kubernetes.api import Api, ApiError
 from xpu_runtime.kubernetes.extender import informer
 from xpu_runtime.kubernetes.extender.binding import ASSUMED_S, BIND_S
@@ -48,32 +40,24 @@ class Behind(Api):
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_replica_that_does_not_lead_forwards_to_the_leader(
-    tls: bool, api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_a_replica_that_does_not_lead_forwards_to_the_leader(tls: bool, api: ControlPlane) -> None:
     asking = pod("p", mem=4)
-    create(api, node("n1"), asking)
-    electing = Electing(api, replicas, tls=tls)
-    first = electing.make("first")
-    until(lambda: electing.elections[0].is_leading, "the first leads")
-    second = electing.make("second")
-    until(lambda: electing.elections[1].leader_url, "the second knows who leads")
-    assert not electing.elections[1].is_leading
+    api.create(node("n1"), asking)
+    first = api.leader("first", tls=tls)
+    second = api.candidate("second", tls=tls)
+    until(lambda: second.election.leader_url, "the second knows who leads")
+    assert not second.election.is_leading
     assert second.bind(asking) == ""
     assert second.fits(pod("q", mem=13)) == []
     assert 'verb="bind"} 1.0' in first.status("/metrics")[1]
     assert 'xpu_extender_passed_on_total{answered="yes"} 2.0' in second.status("/metrics")[1]
 
 
-def test_a_bind_that_is_passed_on_to_one_that_does_not_lead_is_not_refused_by_it(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_a_bind_that_is_passed_on_to_one_that_does_not_lead_is_not_refused_by_it(api: ControlPlane) -> None:
     asking = pod("p", mem=4)
-    create(api, node("n1"), asking)
-    electing = Electing(api, replicas)
-    electing.make("first")
-    until(lambda: electing.elections[0].is_leading, "the first leads")
-    second = electing.make("second")
+    api.create(node("n1"), asking)
+    api.leader("first")
+    second = api.candidate("second")
 
     with pytest.raises(LeaderUnreachable, match="status 503"):
         Forwarder(None).ask(f"http://127.0.0.1:{second.port}", "/bind", b"{}")
@@ -81,31 +65,26 @@ def test_a_bind_that_is_passed_on_to_one_that_does_not_lead_is_not_refused_by_it
     assert second.bind(asking) == ""
 
 
-def test_a_leader_that_ends_gives_the_lease_back_and_another_goes_on(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_a_leader_that_ends_gives_the_lease_back_and_another_goes_on(api: ControlPlane) -> None:
     pods = [pod("p", mem=10), pod("q", mem=10)]
-    create(api, node("n1"), *pods)
-    electing = Electing(api, replicas)
-    first = electing.make("first")
-    until(lambda: electing.elections[0].is_leading, "the first leads")
-    second = electing.make("second")
+    api.create(node("n1"), *pods)
+    first = api.leader("first")
+    second = api.candidate("second")
     assert first.bind(pods[0]) == ""
     first.extender.stop()
-    assert not electing.elections[0].is_leading
+    assert not first.election.is_leading
     assert api.get("leases", "xpu-extender")["spec"]["holderIdentity"] == ""
-    until(lambda: electing.elections[1].is_leading, "the second leads")
+    until(lambda: second.election.is_leading, "the second leads")
     assert "asked" in second.bind(pods[1])
 
 
 def test_a_missing_lease_is_reported_with_a_remedy_and_taken_when_it_is_back(
-    api: ApiServer, replicas: Callable[..., Replica], capsys: pytest.CaptureFixture[str]
+    api: ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asking = pod("p", mem=4)
-    create(api, node("n1"), asking)
+    api.create(node("n1"), asking)
     api.remove("leases", "xpu-extender")
-    electing = Electing(api, replicas, until_ready=False)
-    one = electing.make("first")
+    one = api.candidate("first", is_awaited=False)
     said = ""
 
     def is_told() -> bool:
@@ -114,10 +93,10 @@ def test_a_missing_lease_is_reported_with_a_remedy_and_taken_when_it_is_back(
         return "apply the manifests again, it is one of them" in said
 
     until(is_told, "it says what to do")
-    assert not electing.elections[0].is_leading
+    assert not one.election.is_leading
     assert ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases") not in api.requests
     api.set("leases", "xpu-extender", {})
-    until(lambda: electing.elections[0].is_leading, "it leads")
+    until(lambda: one.election.is_leading, "it leads")
     assert one.bind(asking) == ""
 
 
@@ -134,7 +113,7 @@ class LosesAnAnswer(Api):
         return found
 
 
-def test_a_replica_that_gets_the_lease_without_an_answer_reads_others_binds(api: ApiServer) -> None:
+def test_a_replica_that_gets_the_lease_without_an_answer_reads_others_binds(api: ControlPlane) -> None:
     client, read = LosesAnAnswer(api.client().access), list[int]()
     one = LeaderElection(client, "kube-system", "xpu-extender", "one", "", print, QUICK)
     one.start(Threads("it", lambda: None), lambda: True, lambda: read.append(1))
@@ -150,74 +129,65 @@ def test_a_replica_that_gets_the_lease_without_an_answer_reads_others_binds(api:
 
 
 def test_one_that_is_started_again_in_the_place_of_a_leader_that_was_killed_leads_at_once(
-    api: ApiServer, replicas: Callable[..., Replica]
+    api: ControlPlane,
 ) -> None:
     asking = pod("p", mem=4)
     lease = {"holderIdentity": "same", "leaseDurationSeconds": 600, "renewTime": "x"}
-    create(api, node("n1"), asking)
+    api.create(node("n1"), asking)
     api.set("leases", "xpu-extender", {"metadata": {}, "spec": lease})
-    electing = Electing(api, replicas)
-    assert electing.make("same").bind(asking) == ""
+    assert api.candidate("same").bind(asking) == ""
 
 
-def test_a_leader_that_cannot_renew_stops_before_another_takes_over(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_a_leader_that_cannot_renew_stops_before_another_takes_over(api: ControlPlane) -> None:
     asking = pod("p", mem=4)
-    create(api, node("n1"), asking)
-    electing = Electing(api, replicas)
+    api.create(node("n1"), asking)
     cut_off = threading.Event()
-    first = electing.make("first", cut_off)
-    until(lambda: electing.elections[0].is_leading, "the first leads")
+    first = api.leader("first", cut_off)
     cut_off.set()
-    second = electing.make("second")
+    second = api.candidate("second")
     led_together = False
 
     def second_leads() -> bool:
         nonlocal led_together
-        led = [each.is_leading for each in electing.elections]
+        led = [each.election.is_leading for each in (first, second)]
         led_together |= all(led)
         return led[1]
 
     until(second_leads, "the second leads")
     assert not led_together
     cut_off.clear()
-    until(lambda: electing.elections[0].leader_url, "the first knows who leads")
+    until(lambda: first.election.leader_url, "the first knows who leads")
     assert first.bind(asking) == ""  # by the second
     assert "bound" in second.status("/metrics")[1]
 
 
-def test_a_new_leader_knows_earlier_binds_even_if_its_watch_is_behind(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_a_new_leader_knows_earlier_binds_even_if_its_watch_is_behind(api: ControlPlane) -> None:
     pods = [pod("p", mem=10), pod("q", mem=10)]
-    create(api, node("n1"), *pods)
-    electing, behind = Electing(api, replicas), Behind(api)
-    first = electing.make("first")
-    until(lambda: electing.elections[0].is_leading, "the first leads")
-    second = electing.make("second", asks=behind)
+    api.create(node("n1"), *pods)
+    behind = Behind(api)
+    first = api.leader("first")
+    second = api.candidate("second", asks=behind)
     behind.held.set()
     assert first.bind(pods[0]) == ""
     first.extender.stop()
-    until(lambda: electing.elections[1].is_leading, "the second leads")
+    until(lambda: second.election.is_leading, "the second leads")
     assert "6 GiB free, 10 GiB asked" in second.bind(pods[1])
     behind.held.clear()
 
 
 def test_a_replica_without_a_watch_is_not_ready_and_lets_another_lead(
-    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+    api: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking = pod("p", mem=4)
-    create(api, node("n1"), asking)
-    electing, behind = Electing(api, replicas), Behind(api)
-    first = electing.make("first", asks=behind)
-    until(lambda: electing.elections[0].is_leading, "the first leads")
-    second = electing.make("second")
-    assert not electing.elections[1].is_leading
+    api.create(node("n1"), asking)
+    behind = Behind(api)
+    first = api.leader("first", asks=behind)
+    second = api.candidate("second")
+    assert not second.election.is_leading
     monkeypatch.setattr(informer, "BLIND_S", 0.1)
     behind.broken.set()
-    create(api, pod("other"))  # an event, with which its watch breaks off
-    until(lambda: electing.elections[1].is_leading, "the second leads")
+    api.create(pod("other"))  # an event, with which its watch breaks off
+    until(lambda: second.election.is_leading, "the second leads")
     status, words = first.status("/readyz")
     assert status == 503
     assert "pods: the watch" in words
@@ -227,13 +197,13 @@ def test_a_replica_without_a_watch_is_not_ready_and_lets_another_lead(
 
 
 def test_a_watch_that_cannot_go_on_ends_the_replica(
-    api: ApiServer, replicas: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+    api: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
-    create(api, node("n1"))
-    one = replicas(end=ended.set)
+    api.create(node("n1"))
+    one = api.replica(end=ended.set)
     monkeypatch.setattr(Cluster, "set_node", lambda *_: 1 / 0)
-    create(api, node("n2"))
+    api.create(node("n2"))
     assert ended.wait(PATIENCE_S)
     assert "division by zero" in str(one.extender.failed)
     assert one.status("/readyz")[0] == 503
@@ -251,24 +221,22 @@ class Losing(Alone):
 
 
 def test_a_replica_that_stops_leading_while_it_decides_binds_nothing_and_keeps_no_place(
-    api: ApiServer, replicas: Callable[..., Replica]
+    api: ControlPlane,
 ) -> None:
     asking = pod("p", mem=16)
-    create(api, node("n1"), asking)
+    api.create(node("n1"), asking)
     # It leads when the request comes, and when it decides, and not any more when it is to bind.
     losing = Losing()
-    one = replicas(losing)
+    one = api.replica(losing)
     losing.left = 2
     assert "does not lead any more" in one.bind(asking)
     assert api.bindings() == 0
     assert one.fits(pod("q", mem=16)) == ["n1"]
 
 
-def test_without_the_leader_filters_are_answered_and_binds_are_refused(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_without_the_leader_filters_are_answered_and_binds_are_refused(api: ControlPlane) -> None:
     asking = pod("p", mem=4)
-    create(api, node("n1"), asking)
+    api.create(node("n1"), asking)
     gone = {
         "metadata": {
             "name": "xpu-extender",
@@ -277,9 +245,8 @@ def test_without_the_leader_filters_are_answered_and_binds_are_refused(
         "spec": {"holderIdentity": "gone", "leaseDurationSeconds": 600, "renewTime": "x"},
     }
     api.set("leases", "xpu-extender", gone)
-    electing = Electing(api, replicas)
-    one = electing.make("second")
-    assert electing.elections[0].leader_url  # it is ready once it knows who leads
+    one = api.candidate("second")
+    assert one.election.leader_url  # it is ready once it knows who leads
     assert one.fits(asking) == ["n1"]
     assert "does not lead" in one.bind(asking)
     assert api.bindings() == 0

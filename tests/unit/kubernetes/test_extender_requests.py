@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import http.client
 import ssl
-from collections.abc import Callable
 
 import pytest
 
 from support.kubernetes_objects import node, pod
-from support.scheduling_api import ApiServer
-from unit.kubernetes.replica import (
-    PATIENCE_S,
-    Replica,
-    certificate,
-    create,
-    trusting,
-    until,
-)
+from unit.kubernetes.replica import PATIENCE_S, ControlPlane, certificate, trusting, until
 
 
 @pytest.mark.parametrize(
@@ -35,16 +26,16 @@ from unit.kubernetes.replica import (
     ],
 )
 def test_whatever_is_sent_is_answered_with_an_error_that_kube_scheduler_shows(
-    body: bytes, api: ApiServer, replicas: Callable[..., Replica]
+    body: bytes, api: ControlPlane
 ) -> None:
-    one = replicas()
+    one = api.replica()
     assert one.ask("filter", body)["Error"]
     assert one.ask("bind", body)["Error"]
     assert one.ask("prioritize", body) == []
 
 
-def test_other_requests_get_no_answer_of_the_verbs(api: ApiServer, replicas: Callable[..., Replica]) -> None:
-    one = replicas()
+def test_other_requests_get_no_answer_of_the_verbs(api: ControlPlane) -> None:
+    one = api.replica()
     for method, path, headers, status in (
         ("GET", "/filter", {}, 404),
         ("POST", "/other", {"Content-Length": "2"}, 404),
@@ -64,12 +55,10 @@ def test_other_requests_get_no_answer_of_the_verbs(api: ApiServer, replicas: Cal
         connection.close()
 
 
-def test_metrics_tell_what_was_asked_and_what_the_cluster_has(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_metrics_tell_what_was_asked_and_what_the_cluster_has(api: ControlPlane) -> None:
     asking = pod("p", mem=4)
-    create(api, node("n1", 2), {"metadata": {"name": "bare"}}, asking)
-    one = replicas()
+    api.create(node("n1", 2), {"metadata": {"name": "bare"}}, asking)
+    one = api.replica()
     one.fits(asking, "n1", "bare")  # one of them does
     one.fits(pod("q", mem=17))
     one.ask("filter", b"{")
@@ -93,18 +82,15 @@ def test_metrics_tell_what_was_asked_and_what_the_cluster_has(
         assert line in text, text
 
 
-def test_with_tls_only_clients_with_a_certificate_are_answered(
-    api: ApiServer, replicas: Callable[..., Replica]
-) -> None:
+def test_with_tls_only_clients_with_a_certificate_are_answered(api: ControlPlane) -> None:
     asking = pod("p", mem=4)
-    create(api, node("n1"), asking)
-    client = trusting(certificate="client.crt", key="client.key")
-    one = replicas(certificate=certificate(), client=client)
-    one.client = trusting()
+    api.create(node("n1"), asking)
+    one = api.replica(certificate=certificate(), client=trusting())
+    one.client = trusting(own=False)
     with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
         one.bind(asking)
     one.client = None
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         one.bind(asking)
-    one.client = client
+    one.client = trusting()
     assert one.bind(asking) == ""

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -160,28 +156,6 @@ def test_the_page_is_prometheus_text() -> None:
     assert found[f"{of}registrations_total",] == 4
     assert (found[f"{of}up", ("part", "api")], found[f"{of}up", ("part", "ledger")]) == (0, 1)
     assert all(line.startswith(("# HELP ", "# TYPE ", of)) for line in text.splitlines())
-
-
-def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    problems = ["", "it hangs"]
-    server = metrics.server("127.0.0.1:0", Metrics(Snapshot), lambda: problems.pop(0))
-    (port,) = server.ports
-    threading.Thread(target=server.run, daemon=True).start()
-    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
-    try:
-        url = f"http://127.0.0.1:{port}"
-        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as answer:
-            assert answer.read() == b"ok\n"
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"{url}/healthz", timeout=10)
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{url}/other", timeout=10)
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-            assert b"xpu_kubernetes_up" in answer.read()
-    finally:
-        for each in silent:
-            each.close()
-        server.stop()
 
 
 @pytest.mark.parametrize(
