@@ -9,7 +9,6 @@ nothing happens. Needs root, and the Python that `make test` uses (build/venv).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -58,10 +57,7 @@ def main() -> None:
 def _plugin(
     library: Path, folder: Path, kubelet: Kubelet, api: ApiServer
 ) -> Iterator[subprocess.Popen[bytes]]:
-    kubeconfig = folder / "kubeconfig"
-    context = {"name": "c", "context": {"cluster": "k"}}
-    cluster = {"name": "k", "cluster": {"server": api.url}}
-    kubeconfig.write_text(json.dumps({"current-context": "c", "contexts": [context], "clusters": [cluster]}))
+    kubeconfig = api.kubeconfig(folder / "kubeconfig")
     api.put(f"/api/v1/nodes/{NODE}", {"kind": "Node"})
     environ = {
         **os.environ,

@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from support.kubernetes_api import kubeconfig
+
 _MERGE = "application/merge-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
 NAMESPACE = "default"
@@ -38,17 +40,7 @@ class Api:
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig with which other clients have the same identity."""
         cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"token": self.token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "current-context": "test",
-        }
-        path.write_text(json.dumps(config))
-        path.chmod(0o600)
-        return path
+        return kubeconfig(path, cluster, {"token": self.token})
 
     def call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
         """The API server's answer; text if it is not JSON. ApiError if the server refuses."""

@@ -113,16 +113,12 @@ def test_the_image_can_show_the_clusters_state(
     (entrypoint,) = json.loads(blobs[docker["Config"]])["config"]["Entrypoint"]
     annotation = NodeAnnotation("615.00", "extender", (), {})
     api_server.put("/api/v1/nodes/n1", {"metadata": {"annotations": {ANNOTATION: write(annotation)}}})
-    cluster = {"name": "c", "cluster": {"server": api_server.url}}
-    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    user = {"name": "u", "user": {"token": "any"}}
-    kubeconfig = {"clusters": [cluster], "contexts": [context], "users": [user], "current-context": "c"}
-    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+    kubeconfig = api_server.kubeconfig(tmp_path / "kubeconfig")
 
     done = _run(
         tmp_path,
         *(entrypoint, "kubernetes", "status", "--kubeconfig=/kubeconfig", "--json"),
-        mounts={"/kubeconfig": tmp_path / "kubeconfig"},
+        mounts={"/kubeconfig": kubeconfig},
         on_host_network=True,
     )
 

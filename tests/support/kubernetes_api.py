@@ -16,6 +16,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,22 @@ if TYPE_CHECKING:
     from support.stand_in_kubelet import Kubelet
 
 Object = dict[str, Any]
+
+
+def kubeconfig(path: Path, cluster: Object, user: Object | None = None, namespace: str = "default") -> Path:
+    """Writes a kubeconfig of one context, and returns its path."""
+    context = {"cluster": "k", "user": "u", "namespace": namespace}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "k", "cluster": cluster}],
+        "users": [{"name": "u", "user": user or {}}],
+        "contexts": [{"name": "c", "context": context}],
+        "current-context": "c",
+    }
+    path.write_text(json.dumps(document))
+    path.chmod(0o600)
+    return path
 
 
 class ApiServer:
@@ -50,6 +67,9 @@ class ApiServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def kubeconfig(self, path: Path, namespace: str = "default") -> Path:
+        return kubeconfig(path, {"server": self.url}, {"token": self.token or "any"}, namespace)
 
     def up(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), self)

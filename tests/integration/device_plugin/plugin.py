@@ -37,14 +37,9 @@ class Plugin:
         self.config = folder / "config.yaml"
         self.environ["XPU_CONFIG"] = str(self.config)
         self.kubelet, self.api = kubelet, api
-        self._kubeconfig = folder / "kubeconfig"
+        self._kubeconfig = api.kubeconfig(folder / "kubeconfig")
         self.keys = folder / "keys"
         self.keys.write_text(f"{KEY[0]} {KEY[1].hex()}\n")
-        context = {"name": "c", "context": {"cluster": "k"}}
-        cluster = {"name": "k", "cluster": {"server": api.url}}
-        self._kubeconfig.write_text(
-            json.dumps({"current-context": "c", "contexts": [context], "clusters": [cluster]})
-        )
         self.process: subprocess.Popen[bytes] | None = None
         self.code = MAIN
         self.configure()

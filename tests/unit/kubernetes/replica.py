@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from support import REPOSITORY
@@ -127,6 +131,32 @@ class Replica(Door):
         )
         self.port, self.status_port = self.extender.start(LOOPBACK, LOOPBACK)
         self.client = client
+
+
+class Process(Door):
+    """An extender in a process of its own, which can be killed; it is ready."""
+
+    def __init__(self, api: ApiServer, folder: Path) -> None:
+        keys, config = folder / "keys", api.kubeconfig(folder / "config", "kube-system")
+        keys.write_text(f"k {KEYS['k'].hex()}\n")
+        command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender"]
+        # Where no other replica looks for this one.
+        options = ["--listen=127.0.0.1:0", "--status-listen=127.0.0.1:0", "--advertise=http://127.0.0.1:1"]
+        self.process = subprocess.Popen(
+            [*command, *options, f"--kubeconfig={config}", f"--keys={keys}"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+        )
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        assert "serves port" in line
+        self.port, self.status_port = map(int, line.rsplit("port ", 1)[1].split(", "))
+        until(lambda: self.is_ready, "it is ready")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
 class CutOff(Api):

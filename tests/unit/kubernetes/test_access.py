@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -15,46 +13,30 @@ from typing import Any
 
 import pytest
 
+from support import kubernetes_api
 from support.kubernetes_api import ApiServer
+from unit.kubernetes.replica import PEM
 from unit.kubernetes.test_api import PODS, name
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes import access
 from xpu_runtime.kubernetes.api import Api, ApiError
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and certificates by it for a server `api.test` and a client."""
-    folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", "-days", "9")
-    for who in ("server", "client"):
-        openssl("req", *new, "-keyout", f"{who}.key", "-out", f"{who}.csr", "-subj", f"/CN={who}")
-        (folder / "names").write_text("subjectAltName=DNS:api.test")
-        signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "9", "-extfile", "names")
-        openssl("x509", "-req", "-in", f"{who}.csr", "-out", f"{who}.crt", *signed)
-    return folder
-
-
 @pytest.fixture
-def tls(api_server: ApiServer, certificates: Path) -> ApiServer:
+def tls(api_server: ApiServer) -> ApiServer:
     """The same server with TLS, that asks for a client's certificate."""
     assert api_server._server is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
-    context.load_verify_locations(certificates / "ca.crt")
+    context.load_cert_chain(PEM / "server.crt", PEM / "server.key")
+    context.load_verify_locations(PEM / "ca.crt")
     context.verify_mode = ssl.CERT_REQUIRED
     api_server._server.socket = context.wrap_socket(api_server._server.socket, server_side=True)
     return api_server
 
 
-def test_connecting_and_the_answer_have_one_limit_together(certificates: Path, tmp_path: Path) -> None:
+def test_connecting_and_the_answer_have_one_limit_together(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    context.load_cert_chain(PEM / "server.crt", PEM / "server.key")
     with socket.create_server(("127.0.0.1", 0)) as slow:
 
         def serve() -> None:
@@ -69,8 +51,7 @@ def test_connecting_and_the_answer_have_one_limit_together(certificates: Path, t
         thread.start()
         cluster = {
             "server": f"https://127.0.0.1:{slow.getsockname()[1]}",
-            "tls-server-name": "api.test",
-            "certificate-authority": str(certificates / "ca.crt"),
+            "certificate-authority": str(PEM / "ca.crt"),
         }
         # Each of the two takes less than that.
         with pytest.raises(ApiError, match=r"no answer in time|timed out|took too long"):
@@ -79,43 +60,31 @@ def test_connecting_and_the_answer_have_one_limit_together(certificates: Path, t
 
 
 def kubeconfig(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> str:
-    file = folder / "kubeconfig"
-    document = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "team"}}],
-        "clusters": [{"name": "k", "cluster": cluster}],
-        "users": [{"name": "u", "user": user}],
-    }
-    file.write_text(json.dumps(document))
-    return str(file)
+    return str(kubernetes_api.kubeconfig(folder / "kubeconfig", cluster, user, "team"))
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_certificates_of_a_kubeconfig_are_used(
-    tls: ApiServer, certificates: Path, tmp_path: Path, inline: bool
-) -> None:
+def test_certificates_of_a_kubeconfig_are_used(tls: ApiServer, tmp_path: Path, inline: bool) -> None:
     def entry(key: str, file: str) -> dict[str, str]:
         if inline:
-            return {f"{key}-data": base64.b64encode((certificates / file).read_bytes()).decode()}
-        return {key: str(certificates / file)}
+            return {f"{key}-data": base64.b64encode((PEM / file).read_bytes()).decode()}
+        return {key: str(PEM / file)}
 
     cluster = {
         "server": f"https://127.0.0.1:{tls.port}",
-        "tls-server-name": "api.test",
+        "tls-server-name": "localhost",
         **entry("certificate-authority", "ca.crt"),
     }
     user = {**entry("client-certificate", "client.crt"), **entry("client-key", "client.key")}
     found = access.find(kubeconfig(tmp_path, cluster, user))
     assert found.namespace == "team"
     assert Api(found).list(PODS, name)[0] == []
-    del cluster["tls-server-name"]
+    cluster["tls-server-name"] = "other.test"
     with pytest.raises(ApiError, match=r"cannot be reached.*CERTIFICATE"):
         Api(access.find(kubeconfig(tmp_path, cluster, user))).list(PODS, name)
 
 
-def test_authorities_that_clusters_have_made_for_years_are_taken(
-    certificates: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_authorities_that_clusters_have_made_for_years_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     make = ssl.create_default_context
 
     def strict(**options: Any) -> ssl.SSLContext:
@@ -125,7 +94,7 @@ def test_authorities_that_clusters_have_made_for_years_are_taken(
         return context
 
     monkeypatch.setattr(ssl, "create_default_context", strict)
-    context = access._context(str(certificates / "ca.crt"))
+    context = access._context(str(PEM / "ca.crt"))
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
     assert context.verify_mode == ssl.CERT_REQUIRED and context.check_hostname
 
@@ -151,12 +120,10 @@ def test_a_command_of_a_kubeconfig_prints_the_token(api_server: ApiServer, tmp_p
         Api(access.find(kubeconfig(tmp_path, {"server": api_server.url}, {"exec": command}))).list(PODS, name)
 
 
-def test_a_pod_uses_its_service_account(
-    monkeypatch: pytest.MonkeyPatch, certificates: Path, tmp_path: Path
-) -> None:
+def test_a_pod_uses_its_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
-    (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
+    (tmp_path / "ca.crt").write_bytes((PEM / "ca.crt").read_bytes())
     (tmp_path / "token").write_text("abc\n")
     (tmp_path / "namespace").write_text("xpu")
     monkeypatch.delenv("KUBECONFIG", raising=False)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
-from support import REPOSITORY
 from support.kubernetes_objects import node, pod
-from support.scheduling_api import ApiServer
-from unit.kubernetes.replica import KEYS, ControlPlane, Door, until
+from unit.kubernetes.replica import ControlPlane, Process, until
 from unit.kubernetes.test_extender_groups import Asking, given, member, members, metric
 
 
@@ -37,34 +31,6 @@ def test_held_places_end_with_the_lead(api: ControlPlane) -> None:
     # The binds come to the second, which has not been asked about them.
     assert [second.bind(each) for each in pods] == ["", ""]
     assert given(api, *pods) == [10, 10]
-
-
-class Process(Door):
-    """An extender in a process of its own, which can be killed."""
-
-    def __init__(self, api: ApiServer, folder: Path) -> None:
-        keys, config = folder / "keys", folder / "config"
-        keys.write_text(f"k {KEYS['k'].hex()}\n")
-        clusters = [{"name": "t", "cluster": {"server": api.url}}]
-        contexts = [{"name": "t", "context": {"cluster": "t", "namespace": "kube-system"}}]
-        config.write_text(json.dumps({"clusters": clusters, "contexts": contexts, "current-context": "t"}))
-        command = [sys.executable, "-m", "xpu_runtime.cli.main", "kubernetes", "extender"]
-        options = ["--listen=127.0.0.1:0", "--status-listen=127.0.0.1:0", "--advertise=http://127.0.0.1:1"]
-        self._process = subprocess.Popen(
-            [*command, *options, f"--kubeconfig={config}", f"--keys={keys}"],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
-        )
-        assert self._process.stderr is not None
-        line = self._process.stderr.readline()
-        assert "serves port" in line
-        self.port, self.status_port = map(int, line.rsplit("port ", 1)[1].split(", "))
-        until(lambda: self.is_ready, "it is ready")
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 def test_an_extender_that_is_killed_between_filter_and_bind_gives_nothing_twice_and_holds_nothing(

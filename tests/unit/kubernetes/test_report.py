@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.kubernetes_objects import container
+from support import kubernetes_objects as objects
+from support.kubernetes_objects import GIB, Json, container, device
 from support.kubernetes_objects import pod as asking
 from xpu_runtime.cli.kubernetes.status import fits
 from xpu_runtime.errors import XpuError
@@ -17,18 +18,13 @@ from xpu_runtime.kubernetes.extender.cluster import Cluster
 from xpu_runtime.kubernetes.resources import Resources
 from xpu_runtime.request.assignment import Assignment, Share, sign
 
-GIB = 1 << 30
 KEY = bytes(range(32))
 
 
-def node(name: str = "n1", *rows: dict[str, Any], **more: Any) -> dict[str, Any]:
-    devices = [
-        {"uuid": f"GPU-{at}", "index": str(at), "model": "Tesla T4", "memory": 15 * GIB, "cores": 100,
-         "healthy": True, "why": "", "others": {"memory": 0, "cores": 0, "whole": False}, **row}
-        for at, row in enumerate(rows or ({}, {}))
-    ]  # fmt: skip
-    text = json.dumps({"v": 1, "driver": "580.1", "placement": "extender", "devices": devices, **more})
-    return {"metadata": {"name": name, "annotations": {node_annotation.ANNOTATION: text}}}
+def node(name: str = "n1", *rows: Json, **more: Any) -> Json:
+    """A node with a card of 15 GiB for each of `rows`, which has its differences; with two without rows."""
+    cards = [device(name, at, 15 * GIB, uuid=f"GPU-{at}", **row) for at, row in enumerate(rows or ({}, {}))]
+    return objects.node(name, cards, **more)
 
 
 def pod(uid: str = "u1", on: str = "n1", **containers: tuple[Share, ...]) -> Assignment:

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from support import REPOSITORY
+from support.kubernetes_api import ApiServer
 from xpu_runtime.errors import ConfigError
 from xpu_runtime.kubernetes.api import Api
 from xpu_runtime.kubernetes.node_setup import keeper, pod, removal_timer, setup, tree
@@ -23,10 +24,13 @@ from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.pod_ledger import PodLedger
 from xpu_runtime.request.assignment import Share
 
-from .conftest import Answers
-
 _DAEMONSET = "/apis/apps/v1/namespaces/xpu-system/daemonsets/xpu-node"
 _NODE = "/api/v1/nodes/n1"
+
+
+def answer(api_server: ApiServer, path: str, status: int, body: Any) -> None:
+    """Has each request for that path answered so."""
+    api_server.fault = lambda _, asked: (status, body) if asked == path else None
 
 
 @pytest.mark.parametrize(
@@ -45,11 +49,11 @@ _NODE = "/api/v1/nodes/n1"
     ],
 )
 def test_a_pod_tells_removal_from_update_and_takes_nothing_away_in_doubt(
-    answers: Answers, api: Api, monkeypatch: pytest.MonkeyPatch, status: int, body: Any, removed: bool
+    api_server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, status: int, body: Any, removed: bool
 ) -> None:
     monkeypatch.setattr(keeper, "_REPLACED_S", 0.0)
-    answers.answers["GET", _DAEMONSET] = status, body
-    answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {"yoyoworks.com/xpu": "enabled"}}}
+    answer(api_server, _DAEMONSET, status, body)
+    api_server.put(_NODE, {"metadata": {"labels": {"yoyoworks.com/xpu": "enabled"}}})
 
     assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is removed
 
@@ -64,48 +68,50 @@ def test_a_pod_tells_removal_from_update_and_takes_nothing_away_in_doubt(
     ],
 )
 def test_a_node_that_somebody_keeps_us_off_loses_the_runtime(
-    answers: Answers, api: Api, node: tuple[int, Any], removed: bool
+    api_server: ApiServer, api: Api, node: tuple[int, Any], removed: bool
 ) -> None:
     text = (REPOSITORY / "packaging/kubernetes/chart/node-affinity.yaml").read_text()
     pod = {"spec": {"affinity": yaml.safe_load(text)}}
-    answers.answers["GET", _DAEMONSET] = 200, {"metadata": {}, "spec": {"template": pod}}
-    answers.answers["GET", _NODE] = node
+    api_server.put(_DAEMONSET, {"spec": {"template": pod}})
+    answer(api_server, _NODE, *node)
 
     assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is removed
 
 
-def test_a_pod_that_somebodys_own_affinity_has_there_is_only_restarted(answers: Answers, api: Api) -> None:
+def test_a_pod_that_somebodys_own_affinity_has_there_is_only_restarted(
+    api_server: ApiServer, api: Api
+) -> None:
     expression = {"key": "gpu", "operator": "In", "values": ["yes"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     for spec in ({"affinity": affinity}, {}):
-        daemonset = {"metadata": {"name": "xpu-node"}, "spec": {"template": {"spec": spec}}}
-        answers.answers["GET", _DAEMONSET] = 200, daemonset
-        answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {"yoyoworks.com/xpu": "disabled"}}}
+        api_server.put(_DAEMONSET, {"spec": {"template": {"spec": spec}}})
+        api_server.put(_NODE, {"metadata": {"labels": {"yoyoworks.com/xpu": "disabled"}}})
 
         assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is False
 
 
-def test_an_api_that_cannot_be_reached_takes_nothing_away(api: Api, answers: Answers) -> None:
-    answers.server_close()
+def test_an_api_that_cannot_be_reached_takes_nothing_away(api: Api, api_server: ApiServer) -> None:
+    api_server.down()
 
     assert keeper.is_removed(api, "xpu-system", "xpu-node", "n1") is False
 
 
 def test_a_pod_that_was_deleted_does_not_install_after_the_one_in_its_place(
-    answers: Answers, api: Api
+    api_server: ApiServer, api: Api
 ) -> None:
     path = "/api/v1/namespaces/xpu-system/pods"
-    answers.answers["GET", path] = 200, {"items": [{"metadata": {"uid": "one"}}]}
+    api_server.put(f"{path}/p", {"metadata": {"uid": "one"}, "spec": {"nodeName": "n1"}})
+    api_server.put(f"{path}/q", {"metadata": {"uid": "two"}, "spec": {"nodeName": "n2"}})
 
     keeper.check_pod(api, "xpu-system", "n1", "one")
     with pytest.raises(ConfigError, match="this pod was deleted"):
         keeper.check_pod(api, "xpu-system", "n1", "two")
-    answers.answers["GET", path] = 401, {"reason": "Unauthorized"}
+    answer(api_server, path, 401, {"reason": "Unauthorized"})
     with pytest.raises(ConfigError, match="this pod was deleted"):
         keeper.check_pod(api, "xpu-system", "n1", "one")
     # The old pod waits for it, and not for long.
-    answers.answers["GET", path] = 503, {"reason": "ServiceUnavailable"}
+    answer(api_server, path, 503, {"reason": "ServiceUnavailable"})
     keeper.check_pod(api, "xpu-system", "n1", "one")
 
 
@@ -130,7 +136,12 @@ def test_pods_reservations_end_with_the_runtime(
     assert "stay until the next boot" in capfd.readouterr().err
 
 
-def test_the_node_is_labelled_and_loses_only_our_entries(answers: Answers, api: Api) -> None:
+def metadata(api_server: ApiServer) -> Any:
+    """The node's."""
+    return api_server.objects[_NODE]["metadata"]
+
+
+def test_the_node_is_labelled_and_loses_only_our_entries(api_server: ApiServer, api: Api) -> None:
     ours = {"yoyoworks.com/xpu.runtime": "true", "yoyoworks.com/xpu.count": "4"}
     theirs = {
         "yoyoworks.com/xpu": "enabled",
@@ -138,27 +149,23 @@ def test_the_node_is_labelled_and_loses_only_our_entries(answers: Answers, api: 
         "kubernetes.io/os": "linux",
     }
     notes = {"yoyoworks.com/xpu-devices": "{}", "theirs/note": "1"}
-    answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {**ours, **theirs}, "annotations": notes}}
-    answers.answers["PATCH", _NODE] = 200, {}
+    before = {"yoyoworks.com/xpu.count": "4", "yoyoworks.com/xpu.removal": "pending", **theirs}
+    api_server.put(_NODE, {"metadata": {"labels": before, "annotations": notes}})
 
     keeper.label(api, "n1")
+    labelled = metadata(api_server)
     keeper.unlabel(api, "n1")
+    unlabelled = metadata(api_server)
 
-    labelled, unlabelled = [body for method, _, body in answers.asked if method == "PATCH"]
-    # Nothing is left to remove.
-    now = {"yoyoworks.com/xpu.runtime": "true", "yoyoworks.com/xpu.removal": None}
-    assert labelled == {"metadata": {"labels": now}}
-    gone = {"labels": dict.fromkeys(ours), "annotations": {"yoyoworks.com/xpu-devices": None}}
-    assert unlabelled == {"metadata": gone}
+    assert (labelled["labels"], labelled["annotations"]) == ({**ours, **theirs}, notes)
+    assert (unlabelled["labels"], unlabelled["annotations"]) == (theirs, {"theirs/note": "1"})
 
 
 @pytest.mark.parametrize("has_systemd", [True, False])
 def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_nothing_else_removes_it(
-    answers: Answers, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_systemd: bool
+    api_server: ApiServer, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_systemd: bool
 ) -> None:
-    ours = {"yoyoworks.com/xpu.runtime": "true"}
-    answers.answers["GET", _NODE] = 200, {"metadata": {"labels": ours}}
-    answers.answers["PATCH", _NODE] = 200, {}
+    api_server.put(_NODE, {"metadata": {"labels": {"yoyoworks.com/xpu.runtime": "true"}}})
     monkeypatch.setenv("NODE_NAME", "n1")
     monkeypatch.setattr(setup, "_callers", lambda: ["container 4711"])
     monkeypatch.setattr(setup, "uninstall", lambda _: setup._finish())
@@ -169,10 +176,8 @@ def test_a_node_that_keeps_the_runtime_for_its_containers_can_be_found_where_not
 
     pod.uninstall(os.getpid(), api)
 
-    *_, (_, _, body) = answers.asked
-    gone = dict.fromkeys(ours)
     pending = {} if has_systemd else {"yoyoworks.com/xpu.removal": "pending"}
-    assert body == {"metadata": {"labels": {**gone, **pending}, "annotations": {}}}
+    assert metadata(api_server)["labels"] == pending
     assert (tmp_path / "xpu-node-removal.timer").exists() is has_systemd
 
 
@@ -227,7 +232,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("installer, is_kept", [("one", True), ("two", False), ("", False)])
 def test_a_later_installation_by_another_pod_is_left_alone(
     installed: Path,
-    answers: Answers,
+    api_server: ApiServer,
     api: Api,
     monkeypatch: pytest.MonkeyPatch,
     installer: str,
@@ -235,12 +240,11 @@ def test_a_later_installation_by_another_pod_is_left_alone(
 ) -> None:
     """For a pod that was deleted by force it is not known whether its DaemonSet was removed."""
     monkeypatch.setenv("NODE_NAME", "n1")
-    answers.answers["GET", _NODE] = 200, {"metadata": {"labels": {keeper.LABEL: "true"}}}
-    answers.answers["PATCH", _NODE] = 200, {}
+    api_server.put(_NODE, {"metadata": {"labels": {keeper.LABEL: "true"}}})
 
     pod.uninstall(os.getpid(), api, installer)
 
-    assert (answers.asked == []) is is_kept
+    assert (keeper.LABEL in metadata(api_server)["labels"]) is is_kept
     assert ("removing" in json.loads(installed.read_text())) is not is_kept
 
 
@@ -296,9 +300,9 @@ def test_a_timer_that_comes_late_finishes_nothing_that_was_installed_anew(
 
 
 def test_a_node_whose_labels_may_not_be_changed_any_more_is_no_failure(
-    answers: Answers, api: Api, capfd: pytest.CaptureFixture[str]
+    api_server: ApiServer, api: Api, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    answers.answers["GET", _NODE] = 403, {"reason": "Forbidden", "message": "no"}
+    answer(api_server, _NODE, 403, {"reason": "Forbidden", "message": "no"})
 
     keeper.unlabel(api, "n1")
 

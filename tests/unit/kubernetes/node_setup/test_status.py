@@ -9,30 +9,26 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from support.kubernetes_api import ApiServer
+from support.kubernetes_objects import GIB, Json, device, node, pod
 from xpu_runtime.cli.kubernetes import kubernetes
 from xpu_runtime.cli.terminal import table
 
-from .conftest import Answers
-
-GIB = 1 << 30
 _DAEMONSET = "/apis/apps/v1/namespaces/xpu-system/daemonsets/xpu-node"
 
 
-def _node(name: str, **more: Any) -> dict[str, Any]:
-    devices = [
-        {"uuid": "GPU-0", "index": "0", "model": "Tesla T4", "memory": 15 * GIB, "cores": 100, "healthy":
-        True,
-         "why": "", "others": {"memory": 2 * GIB, "cores": 10, "whole": False}},
-        {"uuid": "GPU-1", "index": "1", "model": "Tesla T4", "memory": 15 * GIB, "cores": 100, "healthy":
-        False,
-         "why": "Xid 79"},
-    ]  # fmt: skip
-    text = json.dumps({"v": 1, "driver": "580.1", "placement": "extender", "devices": devices, **more})
-    return {"metadata": {"name": name, "annotations": {"yoyoworks.com/xpu-devices": text}}}
+def _node(name: str, **more: Any) -> Json:
+    others = {"memory": 2 * GIB, "cores": 10, "whole": False}
+    cards = [
+        device(name, 0, 15 * GIB, uuid="GPU-0", others=others),
+        device(name, 1, 15 * GIB, healthy=False, why="Xid 79"),
+    ]
+    return node(name, cards, **more)
 
 
-def _list(*items: Any) -> tuple[int, Any]:
-    return 200, {"items": list(items), "metadata": {"resourceVersion": "1"}}
+def _has(api_server: ApiServer, *nodes: Json) -> None:
+    for each in nodes:
+        api_server.put(f"/api/v1/nodes/{each['metadata']['name']}", each)
 
 
 def _run(kubeconfig: Path, *words: str) -> Any:
@@ -41,10 +37,9 @@ def _run(kubeconfig: Path, *words: str) -> Any:
     )
 
 
-def test_a_row_for_each_card_with_what_fits_there(answers: Answers, kubeconfig: Path) -> None:
+def test_a_row_for_each_card_with_what_fits_there(api_server: ApiServer, kubeconfig: Path) -> None:
     held = {"uid-1": [["GPU-0", 4 * GIB, 30]]}
-    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1", reserved=held), {"metadata": {"name": "cpu"}})
-    answers.answers["GET", "/api/v1/pods"] = _list()
+    _has(api_server, _node("n1", reserved=held), {"metadata": {"name": "cpu"}})
 
     done = _run(kubeconfig, "status")
 
@@ -56,69 +51,53 @@ def test_a_row_for_each_card_with_what_fits_there(answers: Answers, kubeconfig: 
 
 
 def test_a_pod_that_its_node_refused_is_named_and_its_amounts_are_not_free(
-    answers: Answers, kubeconfig: Path
+    api_server: ApiServer, kubeconfig: Path
 ) -> None:
-    pods = [
-        {
-            "metadata": {"uid": f"uid-{number}", "namespace": "team", "name": f"p{number}"},
-            "spec": {
-                "nodeName": "n1",
-                "containers": [{"name": "main", "resources": {"limits": {"yoyoworks.com/xpu-mem": "1"}}}],
-            },
-        }
-        for number in range(10)
-    ]
-    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1", reserved={"uid-9": [["GPU-0", GIB, 0]]}))
-    answers.answers["GET", "/api/v1/pods"] = _list(*pods)
+    pods = [pod(f"p{number}", mem=1, bound="n1") for number in range(10)]
+    for each in pods:
+        api_server.put(f"/api/v1/namespaces/team/pods/{each['metadata']['name']}", each)
+    _has(api_server, _node("n1", reserved={pods[9]["metadata"]["uid"]: [["GPU-0", GIB, 0]]}))
 
     done = _run(kubeconfig, "status")
-    (node,) = json.loads(_run(kubeconfig, "status", "--json").stdout)["nodes"]
+    (found,) = json.loads(_run(kubeconfig, "status", "--json").stdout)["nodes"]
 
     assert " 3/15 GiB " in done.stdout
     assert "node n1 has nothing reserved for team/p0, team/p1, " in done.stderr
     assert "team/p3 and 5 more (not yet, or refused" in done.stderr
-    assert (node["cards"][0]["pods"], len(node["waiting"])) == (10, 9)
+    assert (found["cards"][0]["pods"], len(found["waiting"])) == (10, 9)
 
 
-def test_json_has_the_same_for_scripts(answers: Answers, kubeconfig: Path) -> None:
-    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1"))
-    answers.answers["GET", "/api/v1/pods"] = _list()
+def test_json_has_the_same_for_scripts(api_server: ApiServer, kubeconfig: Path) -> None:
+    _has(api_server, _node("n1"))
 
     done = _run(kubeconfig, "status", "--json")
 
-    (node,) = json.loads(done.stdout)["nodes"]
-    assert (node["name"], node["driver"], node["placement"], node["problem"]) == (
-        "n1",
-        "580.1",
-        "extender",
-        None,
-    )
-    first, second = node["cards"]
+    (found,) = json.loads(done.stdout)["nodes"]
+    facts = [found[name] for name in ("name", "driver", "placement", "problem")]
+    assert facts == ["n1", "580.82.07", "extender", None]
+    first, second = found["cards"]
     assert first["free_memory_bytes"] == 13 * GIB
     assert (first["free_cores"], first["others_memory_bytes"], first["whole"]) == (90, 2 * GIB, False)
     assert (second["free_memory_bytes"], second["why"]) == (0, "Xid 79")
 
 
 def _at_80_columns(
-    names: list[str], answers: Answers, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], api_server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    cards = [
-        {"uuid": f"GPU-{at}", "index": str(at), "model": "NVIDIA A100-SXM4-80GB", "memory": 80 * GIB,
-         "cores": 100, "healthy": True, "why": "", "others": {"memory": 2 * GIB, "cores": 10}}
-        for at in range(8)
-    ]  # fmt: skip
-    answers.answers["GET", "/api/v1/nodes"] = _list(*(_node(name, devices=cards) for name in names))
-    answers.answers["GET", "/api/v1/pods"] = _list()
+    others = {"memory": 2 * GIB, "cores": 10}
+    model = "NVIDIA A100-SXM4-80GB"
+    cards = [device("n", at, 80 * GIB, model=model, others=others) for at in range(8)]
+    _has(api_server, *(node(name, cards) for name in names))
     monkeypatch.setattr(table, "width_of_window", lambda wide: None if wide else 80)
     return str(_run(kubeconfig, "status").stdout).splitlines()
 
 
 def test_at_80_columns_long_names_are_whole_except_for_their_common_end(
-    answers: Answers, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    api_server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"gpu-worker-eu-west-1a-0{at}.internal.example.com" for at in range(3)]
 
-    shown = _at_80_columns(names, answers, kubeconfig, monkeypatch)
+    shown = _at_80_columns(names, api_server, kubeconfig, monkeypatch)
 
     assert all(len(line) <= 80 for line in shown)
     assert shown[0].split("  ")[0] == "NODE" and "MODEL" not in shown[0] and "OTHERS" not in shown[0]
@@ -130,11 +109,11 @@ def test_at_80_columns_long_names_are_whole_except_for_their_common_end(
 
 
 def test_names_that_have_nothing_in_common_are_cut_after_all_that_can_be_left_out(
-    answers: Answers, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    api_server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"{each}-with-a-name-that-is-longer-than-the-rest.example.{each}" for each in ("one", "another")]
 
-    shown = _at_80_columns(names, answers, kubeconfig, monkeypatch)
+    shown = _at_80_columns(names, api_server, kubeconfig, monkeypatch)
 
     assert all(len(line) <= 80 for line in shown)
     assert "PODS" not in shown[0] and "end in" not in shown[-1]
@@ -144,12 +123,11 @@ def test_names_that_have_nothing_in_common_are_cut_after_all_that_can_be_left_ou
 
 
 def test_where_no_pod_comes_it_is_said_of_each_card_and_a_silent_node_gets_a_line(
-    answers: Answers, kubeconfig: Path
+    api_server: ApiServer, kubeconfig: Path
 ) -> None:
     silent = {"metadata": {"name": "n2", "labels": {"yoyoworks.com/xpu.runtime": "true"}}}
     cordoned = {**_node("n1"), "spec": {"unschedulable": True}}
-    answers.answers["GET", "/api/v1/nodes"] = _list(cordoned, silent)
-    answers.answers["GET", "/api/v1/pods"] = _list()
+    _has(api_server, cordoned, silent)
 
     done = _run(kubeconfig, "status")
     both = json.loads(_run(kubeconfig, "status", "--json").stdout)["nodes"]
@@ -165,11 +143,12 @@ def test_where_no_pod_comes_it_is_said_of_each_card_and_a_silent_node_gets_a_lin
     assert [card["why"] for card in both[0]["cards"]] == ["cordoned", "Xid 79"]
 
 
-def test_nodes_that_count_memory_in_different_units_get_a_line(answers: Answers, kubeconfig: Path) -> None:
-    answers.answers["GET", "/api/v1/pods"] = _list()
-    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1"), _node("n2", memory_unit=256 << 20))
+def test_nodes_that_count_memory_in_different_units_get_a_line(
+    api_server: ApiServer, kubeconfig: Path
+) -> None:
+    _has(api_server, _node("n1"), _node("n2", memory_unit=256 << 20))
     different = _run(kubeconfig, "status")
-    answers.answers["GET", "/api/v1/nodes"] = _list(_node("n1"), _node("n2"))
+    _has(api_server, _node("n1"), _node("n2"))
     alike = _run(kubeconfig, "status")
 
     units = "256 MiB on n2; 1 GiB on n1"
@@ -179,9 +158,8 @@ def test_nodes_that_count_memory_in_different_units_get_a_line(answers: Answers,
     assert alike.stderr == ""
 
 
-def test_where_nothing_is_known_it_says_so(answers: Answers, kubeconfig: Path) -> None:
-    answers.answers["GET", "/api/v1/nodes"] = _list({"metadata": {"name": "cpu"}})
-    answers.answers["GET", "/api/v1/pods"] = _list()
+def test_where_nothing_is_known_it_says_so(api_server: ApiServer, kubeconfig: Path) -> None:
+    _has(api_server, {"metadata": {"name": "cpu"}})
 
     done = _run(kubeconfig, "status")
 
@@ -189,19 +167,19 @@ def test_where_nothing_is_known_it_says_so(answers: Answers, kubeconfig: Path) -
     assert "no node has xpu's device plugin" in done.stderr
 
 
-def test_uninstall_waits_until_the_daemonset_is_gone(answers: Answers, kubeconfig: Path) -> None:
-    answers.answers["DELETE", _DAEMONSET] = 200, {}
+def test_uninstall_waits_until_the_daemonset_is_gone(api_server: ApiServer, kubeconfig: Path) -> None:
+    api_server.put(_DAEMONSET, {})
 
     done = _run(kubeconfig, "uninstall")
 
     assert done.exit_code == 0
     assert "is gone" in done.stdout
-    assert answers.asked[0][:2] == ("DELETE", f"{_DAEMONSET}?propagationPolicy=Foreground")
+    assert api_server.requests[0] == ("DELETE", f"{_DAEMONSET}?propagationPolicy=Foreground")
 
 
-def test_uninstall_says_how_many_nodes_are_not_done(answers: Answers, kubeconfig: Path) -> None:
-    answers.answers["DELETE", _DAEMONSET] = 200, {}
-    answers.answers["GET", _DAEMONSET] = 200, {"status": {"currentNumberScheduled": 3}}
+def test_uninstall_says_how_many_nodes_are_not_done(api_server: ApiServer, kubeconfig: Path) -> None:
+    left = {"status": {"currentNumberScheduled": 3}}
+    api_server.fault = lambda *_: (200, left)
 
     done = CliRunner(mix_stderr=False).invoke(
         kubernetes, ["uninstall", "--kubeconfig", str(kubeconfig), "--timeout", "1"]

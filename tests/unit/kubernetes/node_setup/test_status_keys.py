@@ -9,34 +9,29 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from support import kubernetes_objects
+from support.kubernetes_api import ApiServer
+from support.kubernetes_objects import node
 from xpu_runtime.cli.kubernetes import kubernetes
 from xpu_runtime.request.assignment import Assignment, Share, sign
 
-from .conftest import Answers
-
-
-def _node(name: str, **said: Any) -> dict[str, Any]:
-    text = json.dumps({"v": 1, "driver": "", "placement": "extender", "devices": [], **said})
-    return {"metadata": {"name": name, "annotations": {"yoyoworks.com/xpu-devices": text}}}
-
 
 def _pod(name: str, assignment: str, node: str = "n1", asks: bool = True) -> dict[str, Any]:
-    annotations = {"yoyoworks.com/xpu-assignment": assignment}
-    limits = {"yoyoworks.com/xpu-mem": "4"} if asks else {"cpu": "1"}
-    spec: dict[str, Any] = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
-    spec |= {"nodeName": node} if node else {}
-    metadata = {"uid": name, "namespace": "ml", "name": name, "annotations": annotations}
-    return {"metadata": metadata, "spec": spec}
+    signed = {"yoyoworks.com/xpu-assignment": assignment}
+    amounts = {"mem": 4} if asks else {}
+    made = kubernetes_objects.pod(name, annotations=signed, bound=node, **amounts)
+    made["metadata"]["uid"] = name
+    return made
 
 
 def _signed(key: str) -> str:
     return sign(Assignment("uid", "n1", 1.0, {"main": (Share("GPU-0", 1, None),)}), key, bytes(32))
 
 
-def _answer(answers: Answers, nodes: list[Any], pods: list[Any]) -> None:
-    for kind, items in (("nodes", nodes), ("pods", pods)):
-        found = {"items": items, "metadata": {"resourceVersion": "1"}}
-        answers.answers["GET", f"/api/v1/{kind}"] = 200, found
+def _has(api_server: ApiServer, nodes: list[Any], pods: list[Any]) -> None:
+    for kind, things in (("nodes", nodes), ("namespaces/ml/pods", pods)):
+        for each in things:
+            api_server.put(f"/api/v1/{kind}/{each['metadata']['name']}", each)
 
 
 def _run(kubeconfig: Path, *words: str) -> Any:
@@ -46,13 +41,13 @@ def _run(kubeconfig: Path, *words: str) -> Any:
 
 
 def test_a_key_that_a_node_lacks_and_one_that_a_pod_still_needs_are_seen(
-    answers: Answers, kubeconfig: Path
+    api_server: ApiServer, kubeconfig: Path
 ) -> None:
-    n1 = _node("n1", keys=["old", "new"], signed={"c": "gone"})
-    nodes = [n1, _node("n2", keys=["old"]), {"metadata": {"name": "cpu"}}, _node("n3", placement="node")]
+    n1 = node("n1", 0, keys=["old", "new"], signed={"c": "gone"})
+    nodes = [n1, node("n2", 0, keys=["old"]), {"metadata": {"name": "cpu"}}, node("n3", 0, placement="node")]
     pods = [_pod("b", _signed("old")), _pod("a", _signed("old")), _pod("c", _signed("gone"))]
     pods += [_pod("waits", _signed("old"), node=""), _pod("odd", "v1.\x1b[2J.e30.m"), _pod("none", "")]
-    _answer(answers, nodes, pods)
+    _has(api_server, nodes, pods)
 
     lines = [line.split() for line in _run(kubeconfig).stdout.splitlines()]
 
@@ -67,15 +62,17 @@ def test_a_key_that_a_node_lacks_and_one_that_a_pod_still_needs_are_seen(
 
 
 def test_the_node_reports_a_pods_slices_whatever_its_author_writes_into_the_annotation(
-    answers: Answers, kubeconfig: Path
+    api_server: ApiServer, kubeconfig: Path
 ) -> None:
     reserved = {uid: [["GPU-0", 1, None]] for uid in ("bare", "forged", "placed-by-node")}
-    n1 = _node("n1", keys=["new"], reserved=reserved, signed={"bare": "old", "forged": "old", "gone": "old"})
+    n1 = node(
+        "n1", 0, keys=["new"], reserved=reserved, signed={"bare": "old", "forged": "old", "gone": "old"}
+    )
     pods = [_pod("bare", ""), _pod("forged", _signed("other")), _pod("placed-by-node", "")]
     # These have nothing yet: a pod that was just placed, and a pod without a valid signature.
     pods += [_pod("new", _signed("new")), _pod("refused", _signed("own"))]
     pods.append(_pod("asks-for-nothing", _signed("new"), asks=False))
-    _answer(answers, [n1], pods)
+    _has(api_server, [n1], pods)
 
     told = json.loads(_run(kubeconfig, "--json").stdout)["keys"]
 
@@ -85,8 +82,8 @@ def test_the_node_reports_a_pods_slices_whatever_its_author_writes_into_the_anno
     ]
 
 
-def test_where_no_node_tells_of_a_key_it_says_so(answers: Answers, kubeconfig: Path) -> None:
-    _answer(answers, [_node("n3", placement="node", keys=[])], [])
+def test_where_no_node_tells_of_a_key_it_says_so(api_server: ApiServer, kubeconfig: Path) -> None:
+    _has(api_server, [node("n3", 0, placement="node", keys=[])], [])
 
     done = _run(kubeconfig)
 
