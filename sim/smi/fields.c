@@ -19,7 +19,7 @@ bool smi_value(const struct field *field, const struct subject *of, char *text, 
     if (result == NVML_ERROR_NOT_SUPPORTED || result == NVML_ERROR_FUNCTION_NOT_FOUND)
         snprintf(text, size, "N/A");
     else if (result != NVML_SUCCESS)
-        snprintf(text, size, "%s", nvml.nvmlErrorString(result));
+        snprintf(text, size, "%s", NVML(nvmlErrorString)(result));
     return result == NVML_SUCCESS;
 }
 
@@ -35,7 +35,7 @@ bool smi_value(const struct field *field, const struct subject *of, char *text, 
 #define TEXT(name, function)                                                                                 \
     READ(name) {                                                                                             \
         UNUSED;                                                                                              \
-        return nvml.function(of->device, text, (unsigned int)size);                                          \
+        return NVML(function)(of->device, text, (unsigned int)size);                                         \
     }
 /* Reads a call that puts the value into a variable. The expression after the call prints it. */
 #define VALUE(name, variable, call, ...)                                                                     \
@@ -55,35 +55,35 @@ bool smi_value(const struct field *field, const struct subject *of, char *text, 
     { AT(depth, label, tag) }
 
 #define NUMBER(name, function, format)                                                                       \
-    VALUE(name, unsigned int value = 0, nvml.function(of->device, &value), format, value)
+    VALUE(name, unsigned int value = 0, NVML(function)(of->device, &value), format, value)
 #define MODE(name, function)                                                                                 \
-    VALUE(name, unsigned int value = 0, nvml.function(of->device, &value), "%s", enabled(value))
+    VALUE(name, unsigned int value = 0, NVML(function)(of->device, &value), "%s", enabled(value))
 /* The current mode; with the argument 1 the pending one. */
 #define MODES(name, function)                                                                                \
-    VALUE(name, unsigned int modes[2] = {0}, nvml.function(of->device, &modes[0], &modes[1]), "%s",          \
+    VALUE(name, unsigned int modes[2] = {0}, NVML(function)(of->device, &modes[0], &modes[1]), "%s",         \
           enabled(modes[field->argument]))
 #define WATTS(name, function)                                                                                \
-    VALUE(name, unsigned int value = 0, nvml.function(of->device, &value), "%u.%02u", value / 1000,          \
+    VALUE(name, unsigned int value = 0, NVML(function)(of->device, &value), "%u.%02u", value / 1000,         \
           value % 1000 / 10)
 #define MEMORY(name, member)                                                                                 \
     VALUE(name, nvmlMemory_v2_t memory, smi_memory(of->device, &memory), "%llu", MIB(memory.member))
 #define BAR1(name, member)                                                                                   \
-    VALUE(name, nvmlBAR1Memory_t bar = {0}, nvml.nvmlDeviceGetBAR1MemoryInfo(of->device, &bar), "%llu",      \
+    VALUE(name, nvmlBAR1Memory_t bar = {0}, NVML(nvmlDeviceGetBAR1MemoryInfo)(of->device, &bar), "%llu",     \
           MIB(bar.member))
 #define PROTECTED(name, member)                                                                              \
     VALUE(name, nvmlMemory_t memory = {0},                                                                   \
-          nvml.nvmlDeviceGetConfComputeProtectedMemoryUsage(of->device, &memory), "%llu",                    \
+          NVML(nvmlDeviceGetConfComputeProtectedMemoryUsage)(of->device, &memory), "%llu",                   \
           MIB(memory.member))
 #define RATE(name, member)                                                                                   \
-    VALUE(name, nvmlUtilization_t rates = {0}, nvml.nvmlDeviceGetUtilizationRates(of->device, &rates), "%u", \
-          rates.member)
+    VALUE(name, nvmlUtilization_t rates = {0}, NVML(nvmlDeviceGetUtilizationRates)(of->device, &rates),      \
+          "%u", rates.member)
 #define ENGINE(name, function)                                                                               \
-    VALUE(name, unsigned int value[2] = {0}, nvml.function(of->device, &value[0], &value[1]), "%u", value[0])
+    VALUE(name, unsigned int value[2] = {0}, NVML(function)(of->device, &value[0], &value[1]), "%u", value[0])
 #define PCI(name, format, member)                                                                            \
-    VALUE(name, nvmlPciInfo_t pci = {0}, nvml.nvmlDeviceGetPciInfo_v3(of->device, &pci), format, pci.member)
+    VALUE(name, nvmlPciInfo_t pci = {0}, NVML(nvmlDeviceGetPciInfo_v3)(of->device, &pci), format, pci.member)
 /* Of a MIG device. */
 #define PART(name, member)                                                                                   \
-    VALUE(name, nvmlDeviceAttributes_t parts = {0}, nvml.nvmlDeviceGetAttributes_v2(of->device, &parts),     \
+    VALUE(name, nvmlDeviceAttributes_t parts = {0}, NVML(nvmlDeviceGetAttributes_v2)(of->device, &parts),    \
           "%u", parts.member)
 
 static const char *enabled(unsigned int mode) { return mode ? "Enabled" : "Disabled"; }
@@ -150,48 +150,46 @@ PART(part_encoders, sharedEncoderCount)
 PART(part_decoders, sharedDecoderCount)
 PART(part_ofas, sharedOfaCount)
 PART(part_jpegs, sharedJpegCount)
-VALUE(brand, unsigned int value = 0, nvml.nvmlDeviceGetBrand(of->device, &value), "%s",
+VALUE(brand, unsigned int value = 0, NVML(nvmlDeviceGetBrand)(of->device, &value), "%s",
       word(brands, COUNT(brands), value))
-VALUE(architecture, unsigned int value = 0, nvml.nvmlDeviceGetArchitecture(of->device, &value), "%s",
+VALUE(architecture, unsigned int value = 0, NVML(nvmlDeviceGetArchitecture)(of->device, &value), "%s",
       word(architectures, COUNT(architectures), value))
-VALUE(compute_mode, unsigned int value = 0, nvml.nvmlDeviceGetComputeMode(of->device, &value), "%s",
+VALUE(compute_mode, unsigned int value = 0, NVML(nvmlDeviceGetComputeMode)(of->device, &value), "%s",
       word(compute_modes, COUNT(compute_modes), value))
-VALUE(count_of_gpus, unsigned int value = 0, nvml.nvmlDeviceGetCount_v2(&value), "%u", value)
-VALUE(temperature, unsigned int value = 0, nvml.nvmlDeviceGetTemperature(of->device, 0, &value), "%u", value)
+VALUE(count_of_gpus, unsigned int value = 0, NVML(nvmlDeviceGetCount_v2)(&value), "%u", value)
+VALUE(temperature, unsigned int value = 0, NVML(nvmlDeviceGetTemperature)(of->device, 0, &value), "%u", value)
 /* The argument is the threshold. */
 VALUE(temperature_threshold, unsigned int value = 0,
-      nvml.nvmlDeviceGetTemperatureThreshold(of->device, field->argument, &value), "%u", value)
+      NVML(nvmlDeviceGetTemperatureThreshold)(of->device, field->argument, &value), "%u", value)
 /* The argument is the clock. */
-VALUE(clock_now, unsigned int value = 0, nvml.nvmlDeviceGetClockInfo(of->device, field->argument, &value),
+VALUE(clock_now, unsigned int value = 0, NVML(nvmlDeviceGetClockInfo)(of->device, field->argument, &value),
       "%u", value)
-VALUE(clock_max, unsigned int value = 0, nvml.nvmlDeviceGetMaxClockInfo(of->device, field->argument, &value),
+VALUE(clock_max, unsigned int value = 0, NVML(nvmlDeviceGetMaxClockInfo)(of->device, field->argument, &value),
       "%u", value)
 /* The argument is 0 for sent, 1 for received. */
 VALUE(throughput, unsigned int value = 0,
-      nvml.nvmlDeviceGetPcieThroughput(of->device, field->argument, &value), "%u", value)
-VALUE(throughput_mb, unsigned int value = 0,
-      nvml.nvmlDeviceGetPcieThroughput(of->device, field->argument, &value), "%u", value / 1000)
+      NVML(nvmlDeviceGetPcieThroughput)(of->device, field->argument, &value), "%u", value)
 /* The argument is one of the reasons. */
 VALUE(reason, unsigned long long value = 0,
-      nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of->device, &value), "%s",
+      NVML(nvmlDeviceGetCurrentClocksThrottleReasons)(of->device, &value), "%s",
       value & field->argument ? "Active" : "Not Active")
 VALUE(reasons_active, unsigned long long value = 0,
-      nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of->device, &value), "0x%016llX", value)
+      NVML(nvmlDeviceGetCurrentClocksThrottleReasons)(of->device, &value), "0x%016llX", value)
 VALUE(reasons_supported, unsigned long long value = 0,
-      nvml.nvmlDeviceGetSupportedClocksThrottleReasons(of->device, &value), "0x%016llX", value)
+      NVML(nvmlDeviceGetSupportedClocksThrottleReasons)(of->device, &value), "0x%016llX", value)
 /* Bits of the argument: 2 if uncorrected, 1 since ever. */
 VALUE(ecc_total, unsigned long long value = 0,
-      nvml.nvmlDeviceGetTotalEccErrors(of->device, field->argument >> 1, field->argument & 1, &value), "%llu",
-      value)
+      NVML(nvmlDeviceGetTotalEccErrors)(of->device, field->argument >> 1, field->argument & 1, &value),
+      "%llu", value)
 /* The argument is sessions, frames a second, or latency. */
 VALUE(encoder_stats, unsigned int value[3] = {0},
-      nvml.nvmlDeviceGetEncoderStats(of->device, &value[0], &value[1], &value[2]), "%u",
+      NVML(nvmlDeviceGetEncoderStats)(of->device, &value[0], &value[1], &value[2]), "%u",
       value[field->argument])
-VALUE(capture_sessions, nvmlFBCStats_t value = {0}, nvml.nvmlDeviceGetFBCStats(of->device, &value), "%u",
+VALUE(capture_sessions, nvmlFBCStats_t value = {0}, NVML(nvmlDeviceGetFBCStats)(of->device, &value), "%u",
       value.sessionsCount)
-VALUE(capture_fps, nvmlFBCStats_t value = {0}, nvml.nvmlDeviceGetFBCStats(of->device, &value), "%u",
+VALUE(capture_fps, nvmlFBCStats_t value = {0}, NVML(nvmlDeviceGetFBCStats)(of->device, &value), "%u",
       value.averageFPS)
-VALUE(capture_latency, nvmlFBCStats_t value = {0}, nvml.nvmlDeviceGetFBCStats(of->device, &value), "%u",
+VALUE(capture_latency, nvmlFBCStats_t value = {0}, NVML(nvmlDeviceGetFBCStats)(of->device, &value), "%u",
       value.averageLatency)
 
 READ(deprecated) {
@@ -211,13 +209,13 @@ READ(timestamp) {
 
 READ(driver_version) {
     UNUSED;
-    return nvml.nvmlSystemGetDriverVersion(text, (unsigned int)size);
+    return NVML(nvmlSystemGetDriverVersion)(text, (unsigned int)size);
 }
 
 READ(compute_cap) {
     int major = 0, minor = 0;
     UNUSED;
-    nvmlReturn_t result = nvml.nvmlDeviceGetCudaComputeCapability(of->device, &major, &minor);
+    nvmlReturn_t result = NVML(nvmlDeviceGetCudaComputeCapability)(of->device, &major, &minor);
     snprintf(text, size, "%d.%d", major, minor);
     return result;
 }
@@ -255,33 +253,9 @@ READ(process_type) {
 
 READ(process_name) {
     UNUSED;
-    if (nvml.nvmlSystemGetProcessName(of->pid, text, (unsigned int)size) != NVML_SUCCESS)
+    if (NVML(nvmlSystemGetProcessName)(of->pid, text, (unsigned int)size) != NVML_SUCCESS)
         snprintf(text, size, "[Not Found]");
     return NVML_SUCCESS;
-}
-
-enum { BUSY_SM, BUSY_MEMORY, BUSY_ENCODER, BUSY_DECODER };
-enum { LAST_SECOND = 1000000 /* us */ };
-
-/* The newest sample of the last second. The argument is its kind. */
-READ(busy) {
-    static nvmlProcessUtilizationSample_t samples[SMI_MAX_PROCESSES];
-    const nvmlProcessUtilizationSample_t *newest = NULL;
-    unsigned int count = SMI_MAX_PROCESSES;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    unsigned long long since =
-        (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000 - LAST_SECOND;
-    nvmlReturn_t result = nvml.nvmlDeviceGetProcessUtilization(of->device, samples, &count, since);
-    for (unsigned int i = 0; result == NVML_SUCCESS && i < count; i++)
-        if (samples[i].pid == of->pid && (!newest || samples[i].timeStamp > newest->timeStamp))
-            newest = &samples[i];
-    if (!newest)
-        return NVML_ERROR_NOT_FOUND;
-    const unsigned int rates[] = {newest->smUtil, newest->memUtil, newest->encUtil, newest->decUtil};
-    if (field->argument >= BUSY_ENCODER && !rates[field->argument])
-        return NVML_ERROR_NOT_FOUND; /* the real one shows none then */
-    return number(rates[field->argument], ~0u, text, size);
 }
 
 /* ---- the tables ---- */
@@ -296,32 +270,7 @@ const struct field smi_mig_fields[] = {
     {0},
 };
 
-const struct field smi_device_columns[] = {
-    {CSV("pwr"), .unit = "W", .read = power_draw, .sections = 'p'},
-    {CSV("gtemp"), .unit = "C", .read = temperature, .sections = 'p'},
-    {CSV("mtemp"), .unit = "C", .sections = 'p'},
-    {CSV("sm"), .unit = "%", .read = utilization_gpu, .sections = 'u'},
-    {CSV("mem"), .unit = "%", .read = utilization_memory, .sections = 'u'},
-    {CSV("enc"), .unit = "%", .read = utilization_encoder, .sections = 'u'},
-    {CSV("dec"), .unit = "%", .read = utilization_decoder, .sections = 'u'},
-    {CSV("jpg"), .unit = "%", .read = utilization_jpeg, .sections = 'u', .since = 535},
-    {CSV("ofa"), .unit = "%", .read = utilization_ofa, .sections = 'u', .since = 535},
-    {CSV("mclk"), .unit = "MHz", .read = clock_now, .argument = 2, .sections = 'c'},
-    {CSV("pclk"), .unit = "MHz", .read = clock_now, .sections = 'c'},
-    {CSV("pviol"), .unit = "%", .sections = 'v'},
-    {CSV("tviol"), .unit = "bool", .sections = 'v'},
-    {CSV("fb"), .unit = "MB", .read = memory_used, .sections = 'm'},
-    {CSV("bar1"), .unit = "MB", .read = bar1_used, .sections = 'm'},
-    {CSV("ccpm"), .unit = "MB", .read = protected_used, .sections = 'm', .since = 535},
-    {CSV("sbecc"), .unit = "errs", .read = ecc_total, .sections = 'e'},
-    {CSV("dbecc"), .unit = "errs", .read = ecc_total, .argument = 2, .sections = 'e'},
-    {CSV("pci"), .unit = "errs", .sections = 'e'},
-    {CSV("rxpci"), .unit = "MB/s", .read = throughput_mb, .argument = 1, .sections = 't'},
-    {CSV("txpci"), .unit = "MB/s", .read = throughput_mb, .sections = 't'},
-    {0},
-};
-
-/* The device's columns in both tables of processes. */
+/* The device's columns in both lists of processes. */
 #define OF_DEVICE                                                                                            \
     {CSV("timestamp"), .read = timestamp}, {CSV("gpu_name"), .read = name_of},                               \
         {CSV("gpu_bus_id"), .read = bus_id}, {CSV("gpu_serial"), .read = serial}, {                          \
@@ -340,29 +289,17 @@ const struct field smi_app_fields[] = {
     {0},
 };
 
+/* In the report only as XML. */
 const struct field smi_accounted_fields[] = {
     OF_DEVICE,
     {CSV("vgpu_instance")},
-    {AT(1, "Process ID", "pid"), CSV("pid"), .read = process_pid},
-    {AT(1, "GPU Utilization", "gpu_util"), CSV("gpu_utilization"), .alias = "gpu_util", .unit = "%",
-     .indent = 1, .read = accounted_gpu},
-    {AT(1, "Memory Utilization", "memory_util"), CSV("mem_utilization"), .alias = "mem_util", .unit = "%",
-     .indent = 1, .read = accounted_memory},
-    {AT(1, "Max memory usage", "max_memory_usage"), CSV("max_memory_usage"), .unit = "MiB", .indent = 1,
-     .read = accounted_most},
-    {AT(1, "Time", "time"), CSV("time"), .unit = "ms", .indent = 1, .read = accounted_time},
-    {AT(1, "Is Running", "is_running"), .indent = 1, .read = accounted_runs},
-    {0},
-};
-
-const struct field smi_process_columns[] = {
-    {CSV("sm"), .unit = "%", .read = busy, .argument = BUSY_SM, .sections = 'u'},
-    {CSV("mem"), .unit = "%", .read = busy, .argument = BUSY_MEMORY, .sections = 'u'},
-    {CSV("enc"), .unit = "%", .read = busy, .argument = BUSY_ENCODER, .sections = 'u'},
-    {CSV("dec"), .unit = "%", .read = busy, .argument = BUSY_DECODER, .sections = 'u'},
-    {CSV("jpg"), .unit = "%", .sections = 'u', .since = 535},
-    {CSV("ofa"), .unit = "%", .sections = 'u', .since = 535},
-    {CSV("fb"), .unit = "MB", .read = process_memory, .sections = 'm'},
-    {CSV("ccpm"), .unit = "MB", .sections = 'm', .since = 535},
+    {AT(1, NULL, "pid"), CSV("pid"), .read = process_pid},
+    {AT(1, NULL, "gpu_util"), CSV("gpu_utilization"), .alias = "gpu_util", .unit = "%",
+     .read = accounted_gpu},
+    {AT(1, NULL, "memory_util"), CSV("mem_utilization"), .alias = "mem_util", .unit = "%",
+     .read = accounted_memory},
+    {AT(1, NULL, "max_memory_usage"), CSV("max_memory_usage"), .unit = "MiB", .read = accounted_most},
+    {AT(1, NULL, "time"), CSV("time"), .unit = "ms", .read = accounted_time},
+    {AT(1, NULL, "is_running"), .read = accounted_runs},
     {0},
 };

@@ -15,63 +15,25 @@ struct subject {
     const nvmlAccountingStats_t *stats; /* of an accounted one */
 };
 
-/* The sections of -d. A field of the report has its own. */
-#define SMI_SECTIONS(X)                                                                                      \
-    X(MEMORY)                                                                                                \
-    X(UTILIZATION)                                                                                           \
-    X(ECC)                                                                                                   \
-    X(TEMPERATURE)                                                                                           \
-    X(POWER)                                                                                                 \
-    X(CLOCK)                                                                                                 \
-    X(COMPUTE)                                                                                               \
-    X(PIDS)                                                                                                  \
-    X(PERFORMANCE)                                                                                           \
-    X(SUPPORTED_CLOCKS)                                                                                      \
-    X(PAGE_RETIREMENT)                                                                                       \
-    X(ACCOUNTING)                                                                                            \
-    X(ENCODER_STATS)                                                                                         \
-    X(SUPPORTED_GPU_TARGET_TEMP)                                                                             \
-    X(VOLTAGE)                                                                                               \
-    X(FBC_STATS)                                                                                             \
-    X(ROW_REMAPPER)                                                                                          \
-    X(GSP_FIRMWARE_VERSION)                                                                                  \
-    X(POWER_SMOOTHING)                                                                                       \
-    X(POWER_PROFILES)
-enum {
-#define SMI_NUMBER(name) SMI_NUMBER_##name,
-    SMI_SECTIONS(SMI_NUMBER)
-#undef SMI_NUMBER
-        SMI_SECTION_COUNT
-};
-enum {
-#define SMI_BIT(name) SMI_##name = 1 << SMI_NUMBER_##name,
-    SMI_SECTIONS(SMI_BIT)
-#undef SMI_BIT
-        SMI_CHOSEN = 1 << SMI_SECTION_COUNT /* as text only if -d names it */
-};
-
 /* A field without a single value: the report has a list there. */
-enum smi_list { SMI_NO_LIST, SMI_LIST_MIG, SMI_LIST_PROCESSES, SMI_LIST_ACCOUNTED, SMI_LIST_SAMPLES };
+enum smi_list { SMI_NO_LIST, SMI_LIST_MIG, SMI_LIST_PROCESSES, SMI_LIST_ACCOUNTED };
 
 /* One value in all of its outputs, or a heading of the report with deeper fields after it. */
 struct field {
-    const char *name, *alias; /* of --query-gpu and the like; NULL: none */
-    const char *unit;         /* there, and in the report */
-    const char *suffix;       /* in the report, if that is not the unit behind a space */
-    int depth;                /* in the report, from 1 */
-    const char *label, *tag;  /* in the report: as text (-q), as XML (-q -x); NULL: missing there */
-    int indent;               /* more depth as text */
-    unsigned int sections;
+    const char *name, *alias;  /* of --query-gpu and the like; NULL: none */
+    const char *unit;          /* there, and in the report */
+    const char *suffix;        /* in the report, if that is not the unit behind a space */
+    int depth;                 /* in the report, from 1 */
+    const char *label, *tag;   /* in the report: as text (-q), as XML (-q -x); NULL: missing there */
+    int indent;                /* more depth as text */
     unsigned int since, until; /* driver branches; `until` is the first without it */
-    unsigned int argument;     /* for `read` and SMI_LIST_SAMPLES */
+    unsigned int argument;     /* for `read` */
     /* NULL: a heading, or not simulated. */
     nvmlReturn_t (*read)(const struct subject *of, const struct field *field, char *text, size_t size);
     enum smi_list list;
 };
 /* They end with an empty one. */
 extern const struct field smi_gpu_fields[], smi_app_fields[], smi_accounted_fields[], smi_mig_fields[];
-/* Columns; `sections` is the letter of -s. */
-extern const struct field smi_device_columns[], smi_process_columns[];
 
 /* Whether this driver has the field. */
 bool smi_has(const struct field *field);

@@ -9,8 +9,6 @@
 #include "library.h"
 
 #include <dlfcn.h>
-#include <string.h>
-#include <time.h>
 
 #if defined(__x86_64__) && !defined(XPU_SIM_COMMON_START)
 __asm__(".symver dlopen,dlopen@GLIBC_2.2.5\n"
@@ -20,42 +18,28 @@ __asm__(".symver dlopen,dlopen@GLIBC_2.17\n"
         ".symver dlsym,dlsym@GLIBC_2.17\n");
 #endif
 
-struct nvml nvml;
 unsigned int smi_branch;
-
-/* Called in place of a function that this driver does not have. */
-static nvmlReturn_t missing(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+static void *library;
 
 bool smi_load(void) {
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (!library)
-        return false;
-#define SMI_FIND(name)                                                                                       \
-    do {                                                                                                     \
-        void *found = dlsym(library, #name);                                                                 \
-        if (!found)                                                                                          \
-            return false;                                                                                    \
-        memcpy(&nvml.name, &found, sizeof found);                                                            \
-    } while (0);
-    SMI_FUNCTIONS(SMI_FIND)
-#define SMI_FIND_NEWER(name)                                                                                 \
-    do {                                                                                                     \
-        void *found = dlsym(library, #name);                                                                 \
-        if (!found)                                                                                          \
-            found = (void *)missing;                                                                         \
-        memcpy(&nvml.name, &found, sizeof found);                                                            \
-    } while (0);
-    SMI_NEWER_FUNCTIONS(SMI_FIND_NEWER)
-    return true;
+    library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    return library != NULL;
+}
+
+static nvmlReturn_t missing(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+
+void *smi_find(const char *name) {
+    void *function = dlsym(library, name);
+    return function ? function : (void *)missing;
 }
 
 nvmlReturn_t smi_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     nvmlMemory_t old = {0};
     *memory = (nvmlMemory_v2_t){.version = NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2)};
-    nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
+    nvmlReturn_t result = NVML(nvmlDeviceGetMemoryInfo_v2)(device, memory);
     if (result != NVML_ERROR_FUNCTION_NOT_FOUND)
         return result;
-    result = nvml.nvmlDeviceGetMemoryInfo(device, &old);
+    result = NVML(nvmlDeviceGetMemoryInfo)(device, &old);
     memory->total = old.total;
     memory->used = old.used;
     memory->free = old.free;
@@ -64,9 +48,9 @@ nvmlReturn_t smi_memory(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
 
 nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsigned int *count) {
     *count = SMI_MAX_PROCESSES;
-    nvmlReturn_t result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, count, found);
+    nvmlReturn_t result = NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device, count, found);
     if (result == NVML_ERROR_FUNCTION_NOT_FOUND) /* before R510 */
-        result = nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, count, found);
+        result = NVML(nvmlDeviceGetComputeRunningProcesses_v2)(device, count, found);
     if (result != NVML_SUCCESS)
         *count = 0;
     return result;
@@ -74,15 +58,11 @@ nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsign
 
 unsigned int smi_accounted(nvmlDevice_t device, unsigned int pids[SMI_MAX_PROCESSES]) {
     unsigned int count = SMI_MAX_PROCESSES;
-    return nvml.nvmlDeviceGetAccountingPids(device, &count, pids) == NVML_SUCCESS ? count : 0;
+    return NVML(nvmlDeviceGetAccountingPids)(device, &count, pids) == NVML_SUCCESS ? count : 0;
 }
 
 bool smi_mig(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig) {
     unsigned int most = 0;
-    return nvml.nvmlDeviceGetMaxMigDeviceCount(device, &most) == NVML_SUCCESS && index < most &&
-           nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index, mig) == NVML_SUCCESS;
-}
-
-void smi_sleep(unsigned int ms) {
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+    return NVML(nvmlDeviceGetMaxMigDeviceCount)(device, &most) == NVML_SUCCESS && index < most &&
+           NVML(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, mig) == NVML_SUCCESS;
 }

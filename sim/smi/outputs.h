@@ -20,18 +20,7 @@ void smi_list(const struct selection *selection);
 enum smi_query { SMI_GPUS, SMI_APPS, SMI_ACCOUNTED };
 int smi_query(const struct selection *selection, enum smi_query kind, const char *fields, bool header,
               bool units);
-void smi_help_query(enum smi_query kind);
-/* -q and -q -x; `sections`: those of -d, 0 for all */
-void smi_report(const struct selection *selection, bool xml, unsigned int sections);
-/* The sections in a list of -d's names. 0: one of them is unknown, and an error is printed. */
-unsigned int smi_sections(const char *names);
-/* dmon and pmon. `columns`: -s; `stamps`: -o; `count` 0: without an end. */
-struct monitor {
-    const char *columns, *stamps;
-    unsigned int delay_s, count;
-};
-int smi_monitor_devices(const struct selection *selection, const struct monitor *monitor);
-int smi_monitor_processes(const struct selection *selection, const struct monitor *monitor);
-void smi_topology(const struct selection *selection);
+/* -q and -q -x */
+void smi_report(const struct selection *selection, bool xml);
 
 #endif

@@ -10,13 +10,10 @@
 
 enum { MAX_FIELDS = 256 };
 
-static const struct {
-    const char *option;
-    const struct field *fields;
-} kinds[] = {
-    [SMI_GPUS] = {"--query-gpu", smi_gpu_fields},
-    [SMI_APPS] = {"--query-compute-apps", smi_app_fields},
-    [SMI_ACCOUNTED] = {"--query-accounted-apps", smi_accounted_fields},
+static const struct field *const fields_of[] = {
+    [SMI_GPUS] = smi_gpu_fields,
+    [SMI_APPS] = smi_app_fields,
+    [SMI_ACCOUNTED] = smi_accounted_fields,
 };
 
 static bool is_end(const struct field *field) { return !field->name && !field->depth; }
@@ -95,14 +92,14 @@ static void print_accounted(const struct columns *columns, nvmlDevice_t device) 
     nvmlAccountingStats_t stats;
     unsigned int count = smi_accounted(device, pids);
     for (unsigned int i = 0; i < count; i++)
-        if (nvml.nvmlDeviceGetAccountingStats(device, pids[i], &stats) == NVML_SUCCESS)
+        if (NVML(nvmlDeviceGetAccountingStats)(device, pids[i], &stats) == NVML_SUCCESS)
             print_row(columns, &(struct subject){.device = device, .pid = pids[i], .stats = &stats});
 }
 
 int smi_query(const struct selection *selection, enum smi_query kind, const char *names, bool header,
               bool units) {
     struct columns columns = {.units = units};
-    columns.count = parse(kinds[kind].fields, names, columns.fields);
+    columns.count = parse(fields_of[kind], names, columns.fields);
     if (!columns.count)
         return EXIT_INVALID;
     if (header)
@@ -115,33 +112,4 @@ int smi_query(const struct selection *selection, enum smi_query kind, const char
         else
             print_accounted(&columns, selection->devices[i]);
     return 0;
-}
-
-/* The report's term for a name, group by group. */
-static void print_meaning(const struct field *all, const struct field *field) {
-    for (int depth = 1; depth < field->depth; depth++) {
-        const struct field *group = field;
-        while (group > all && group->depth != depth)
-            group--;
-        if (group->label)
-            printf("%s: ", group->label);
-    }
-    printf("%s%s%s%s\n", field->label ? field->label : "No line of -q", field->unit ? ", in " : "",
-           field->unit ? field->unit : "", field->read ? "" : " (not simulated)");
-}
-
-/* As in the real one: exporters look for lines that begin with a name in quotes, after an empty line. */
-void smi_help_query(enum smi_query kind) {
-    const struct field *all = kinds[kind].fields;
-    printf("List of valid properties to query for the switch \"%s=\":\n\n", kinds[kind].option);
-    for (const struct field *field = all; !is_end(field); field++) {
-        if (!field->name || !smi_has(field))
-            continue;
-        printf("\"%s\"", field->name);
-        if (field->alias)
-            printf(" or \"%s\"", field->alias);
-        puts("");
-        print_meaning(all, field);
-        puts("");
-    }
 }

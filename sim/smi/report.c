@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 
 /* ---- lines ---- */
@@ -173,82 +172,10 @@ static void list_accounted(const struct subject *of, const struct field *field, 
     unsigned int count = smi_accounted(of->device, pids);
     begin_list(field, count, xml);
     for (unsigned int i = 0; i < count; i++)
-        if (nvml.nvmlDeviceGetAccountingStats(of->device, pids[i], &stats) == NVML_SUCCESS)
+        if (NVML(nvmlDeviceGetAccountingStats)(of->device, pids[i], &stats) == NVML_SUCCESS)
             print_process(smi_accounted_fields, "accounted_process_info",
                           &(struct subject){.device = of->device, .pid = pids[i], .stats = &stats}, xml);
     close_group(1, field->tag, xml);
-}
-
-/* A value of a sample: percent, and of power thousandths. */
-static void sample_line(const char *label, double value, const struct field *field) {
-    char text[64];
-    bool power = field->argument == NVML_TOTAL_POWER_SAMPLES;
-    snprintf(text, sizeof text, "%.*f%s", power ? 2 : 0, power ? value / 1000 : value, field->suffix);
-    text_line(2, label, text);
-}
-
-static void list_samples(const struct subject *of, const struct field *field, bool xml) {
-    static const char *const labels[] = {"Duration", "Number of Samples", "Max", "Min", "Avg"};
-    static nvmlSample_t samples[1024];
-    unsigned int count = sizeof samples / sizeof *samples, most = 0, least = ~0u;
-    nvmlValueType_t type = NVML_VALUE_TYPE_UNSIGNED_INT;
-    double sum = 0;
-    char text[64];
-    nvmlReturn_t result =
-        nvml.nvmlDeviceGetSamples(of->device, (nvmlSamplingType_t)field->argument, 0, &type, &count, samples);
-    open_group(1, field, xml);
-    if (result != NVML_SUCCESS || count == 0) {
-        for (int i = 0; i < 5; i++)
-            text_line(2, labels[i],
-                      result == NVML_ERROR_NOT_SUPPORTED ? "N/A"
-                                                         : nvml.nvmlErrorString(NVML_ERROR_NOT_FOUND));
-        return;
-    }
-    for (unsigned int i = 0; i < count; i++) {
-        unsigned int value = samples[i].sampleValue.uiVal;
-        most = value > most ? value : most;
-        least = value < least ? value : least;
-        sum += value;
-    }
-    snprintf(text, sizeof text, "%.2f sec",
-             (double)(samples[count - 1].timeStamp - samples[0].timeStamp) / 1e6);
-    text_line(2, labels[0], text);
-    snprintf(text, sizeof text, "%u", count);
-    text_line(2, labels[1], text);
-    sample_line(labels[2], most, field);
-    sample_line(labels[3], least, field);
-    sample_line(labels[4], sum / count, field);
-}
-
-/* ---- -d ---- */
-
-#define NAME(name) #name,
-static const char *const section_names[SMI_SECTION_COUNT] = {SMI_SECTIONS(NAME)};
-
-unsigned int smi_sections(const char *names) {
-    unsigned int sections = 0;
-    do {
-        size_t length = strcspn(names, ",");
-        unsigned int i = 0;
-        while (i < SMI_SECTION_COUNT &&
-               !(strlen(section_names[i]) == length && strncasecmp(section_names[i], names, length) == 0))
-            i++;
-        if (i == SMI_SECTION_COUNT) {
-            printf("\"%.*s\" is not a known display type. Please run 'nvidia-smi -h' for help.\n\n",
-                   (int)length, names);
-            return 0;
-        }
-        sections |= 1u << i;
-        names += length;
-    } while (*names++ == ',');
-    return sections;
-}
-
-/* As text without -d: all sections except those that -d must name. As XML: all. */
-static bool is_chosen(const struct field *field, bool xml, unsigned int sections) {
-    if (sections)
-        return field->sections & sections;
-    return xml || !(field->sections & SMI_CHOSEN);
 }
 
 static void print_list(const struct subject *of, const struct field *field, bool xml) {
@@ -262,25 +189,19 @@ static void print_list(const struct subject *of, const struct field *field, bool
     case SMI_LIST_ACCOUNTED:
         list_accounted(of, field, xml);
         break;
-    case SMI_LIST_SAMPLES:
-        list_samples(of, field, xml);
-        break;
     case SMI_NO_LIST:
         break;
     }
 }
 
 /* A list has no group above it. */
-static void print_device(nvmlDevice_t device, bool xml, unsigned int sections) {
+static void print_device(nvmlDevice_t device, bool xml) {
     const struct subject of = {.device = device};
-    for (const struct field *field = smi_gpu_fields; field->depth; field = after(field)) {
-        if (!is_chosen(field, xml, sections))
-            continue;
+    for (const struct field *field = smi_gpu_fields; field->depth; field = after(field))
         if (!field->list)
             print_field(field, &of, xml, 0);
         else if (smi_has(field) && (xml ? field->tag : field->label))
             print_list(&of, field, xml);
-    }
 }
 
 /* ---- the whole ---- */
@@ -296,9 +217,9 @@ static void print_head(bool xml) {
     time_t now = time(NULL);
     struct tm parts;
     strftime(when, sizeof when, "%a %b %e %H:%M:%S %Y", localtime_r(&now, &parts));
-    nvml.nvmlSystemGetDriverVersion(driver, sizeof driver);
-    nvml.nvmlSystemGetCudaDriverVersion_v2(&version);
-    nvml.nvmlDeviceGetCount_v2(&count);
+    NVML(nvmlSystemGetDriverVersion)(driver, sizeof driver);
+    NVML(nvmlSystemGetCudaDriverVersion_v2)(&version);
+    NVML(nvmlDeviceGetCount_v2)(&count);
     snprintf(cuda, sizeof cuda, "%d.%d", version / 1000, version % 1000 / 10);
     snprintf(attached, sizeof attached, "%u", count);
     if (xml) {
@@ -328,14 +249,14 @@ static void print_head(bool xml) {
     text_line(0, "Attached GPUs", attached);
 }
 
-void smi_report(const struct selection *selection, bool xml, unsigned int sections) {
+void smi_report(const struct selection *selection, bool xml) {
     colon = smi_branch < 590 ? COLON : NEWER_COLON;
     print_head(xml);
     for (unsigned int i = 0; i < selection->count; i++) {
         nvmlPciInfo_t pci = {0};
-        nvml.nvmlDeviceGetPciInfo_v3(selection->devices[i], &pci);
+        NVML(nvmlDeviceGetPciInfo_v3)(selection->devices[i], &pci);
         printf(xml ? "\t<gpu id=\"%s\">\n" : "GPU %s\n", pci.busId);
-        print_device(selection->devices[i], xml, sections);
+        print_device(selection->devices[i], xml);
         puts(xml ? "\t</gpu>\n" : "");
     }
     if (xml)

@@ -49,8 +49,8 @@ static void print_head(void) {
     int cuda = 0;
     time_t now = time(NULL);
     struct tm parts;
-    nvml.nvmlSystemGetDriverVersion(driver, sizeof driver);
-    nvml.nvmlSystemGetCudaDriverVersion_v2(&cuda);
+    NVML(nvmlSystemGetDriverVersion)(driver, sizeof driver);
+    NVML(nvmlSystemGetCudaDriverVersion_v2)(&cuda);
     strftime(when, sizeof when, "%a %b %e %H:%M:%S %Y", localtime_r(&now, &parts));
     printf("%s       \n", when);
     line(frame);
@@ -97,39 +97,39 @@ static void print_device(nvmlDevice_t device) {
     nvmlMemory_v2_t memory;
     nvmlUtilization_t rates = {0};
 
-    nvml.nvmlDeviceGetIndex(device, &index);
-    nvml.nvmlDeviceGetName(device, name, sizeof name);
-    nvml.nvmlDeviceGetPciInfo_v3(device, &pci);
-    nvmlReturn_t result = nvml.nvmlDeviceGetPersistenceMode(device, &value);
+    NVML(nvmlDeviceGetIndex)(device, &index);
+    NVML(nvmlDeviceGetName)(device, name, sizeof name);
+    NVML(nvmlDeviceGetPciInfo_v3)(device, &pci);
+    nvmlReturn_t result = NVML(nvmlDeviceGetPersistenceMode)(device, &value);
     cell(LEFT, "%4u  %-31.31s%-3s", index, name, value_text(result, a, sizeof a, "%s", mode_word(value)));
-    result = nvml.nvmlDeviceGetDisplayActive(device, &value);
+    result = NVML(nvmlDeviceGetDisplayActive)(device, &value);
     cell(MIDDLE, "   %16s %-3s", pci.busId, value_text(result, a, sizeof a, "%s", mode_word(value)));
-    result = nvml.nvmlDeviceGetTotalEccErrors(device, 1, 0, &errors);
+    result = NVML(nvmlDeviceGetTotalEccErrors)(device, 1, 0, &errors);
     cell(RIGHT, "%21s", value_text(result, a, sizeof a, "%llu", errors));
     puts("|");
 
-    result = nvml.nvmlDeviceGetFanSpeed(device, &value);
+    result = NVML(nvmlDeviceGetFanSpeed)(device, &value);
     value_text(result, a, sizeof a, "%u%%", value);
-    result = nvml.nvmlDeviceGetTemperature(device, 0, &value);
+    result = NVML(nvmlDeviceGetTemperature)(device, 0, &value);
     value_text(result, b, sizeof b, "%uC", value);
-    result = nvml.nvmlDeviceGetPerformanceState(device, &value);
+    result = NVML(nvmlDeviceGetPerformanceState)(device, &value);
     value_text(result, c, sizeof c, "P%u", value);
-    result = nvml.nvmlDeviceGetPowerUsage(device, &value);
+    result = NVML(nvmlDeviceGetPowerUsage)(device, &value);
     value_text(result, d, sizeof d, "%uW", value / 1000);
-    result = nvml.nvmlDeviceGetEnforcedPowerLimit(device, &other);
+    result = NVML(nvmlDeviceGetEnforcedPowerLimit)(device, &other);
     value_text(result, e, sizeof e, "%uW", other / 1000);
     cell(LEFT, "%4s%6s%6s%16s /%6s", a, b, c, d, e);
     result = smi_memory(device, &memory);
     value_text(result, a, sizeof a, "%lluMiB", MIB(memory.used));
     value_text(result, b, sizeof b, "%lluMiB", MIB(memory.total));
     cell(MIDDLE, "%11s / %9s", a, b);
-    result = nvml.nvmlDeviceGetUtilizationRates(device, &rates);
+    result = NVML(nvmlDeviceGetUtilizationRates)(device, &rates);
     value_text(result, a, sizeof a, "%u%%", rates.gpu);
-    result = nvml.nvmlDeviceGetComputeMode(device, &value);
+    result = NVML(nvmlDeviceGetComputeMode)(device, &value);
     cell(RIGHT, "%8s%13s", a, value_text(result, b, sizeof b, "%s", compute_mode(value)));
     puts("|");
 
-    result = nvml.nvmlDeviceGetMigMode(device, &value, &other);
+    result = NVML(nvmlDeviceGetMigMode)(device, &value, &other);
     cell(LEFT, "%s", "");
     cell(MIDDLE, "%s", "");
     cell(RIGHT, "%21s", value_text(result, a, sizeof a, "%s", value ? "Enabled" : "Disabled"));
@@ -145,12 +145,12 @@ static void print_mig(nvmlDevice_t device, nvmlDevice_t mig, unsigned int index)
     nvmlMemory_v2_t memory;
     nvmlBAR1Memory_t bar = {0};
     unsigned int gpu = 0, gi = 0, ci = 0;
-    nvml.nvmlDeviceGetIndex(device, &gpu);
-    nvml.nvmlDeviceGetGpuInstanceId(mig, &gi);
-    nvml.nvmlDeviceGetComputeInstanceId(mig, &ci);
-    nvml.nvmlDeviceGetAttributes_v2(mig, &parts);
+    NVML(nvmlDeviceGetIndex)(device, &gpu);
+    NVML(nvmlDeviceGetGpuInstanceId)(mig, &gi);
+    NVML(nvmlDeviceGetComputeInstanceId)(mig, &ci);
+    NVML(nvmlDeviceGetAttributes_v2)(mig, &parts);
     smi_memory(mig, &memory);
-    nvml.nvmlDeviceGetBAR1MemoryInfo(mig, &bar);
+    NVML(nvmlDeviceGetBAR1MemoryInfo)(mig, &bar);
     cell(18, "%3u %4u %3u %3u", gpu, gi, ci, index);
     cell(34, "%16lluMiB / %5lluMiB", MIB(memory.used), MIB(memory.total));
     cell(11, "%3u      0", parts.multiprocessorCount);
@@ -199,7 +199,7 @@ static const char *id_text(unsigned int id, char *text, size_t size) {
 static void print_process(unsigned int gpu, const nvmlProcessInfo_t *process) {
     enum { NAME = 35 };
     char name[256] = "[Not Found]", gi[16], ci[16], shown[64];
-    nvml.nvmlSystemGetProcessName(process->pid, name, sizeof name);
+    NVML(nvmlSystemGetProcessName)(process->pid, name, sizeof name);
     size_t length = strlen(name);
     if (length > NAME)
         snprintf(shown, sizeof shown, "...%s", name + length - (NAME - 3));
@@ -222,7 +222,7 @@ static void print_processes(const struct selection *selection) {
     line("|=========================================================================================|");
     for (unsigned int i = 0; i < selection->count; i++) {
         unsigned int count = 0, index = 0;
-        nvml.nvmlDeviceGetIndex(selection->devices[i], &index);
+        NVML(nvmlDeviceGetIndex)(selection->devices[i], &index);
         smi_processes(selection->devices[i], found, &count);
         for (unsigned int j = 0; j < count; j++)
             print_process(index, &found[j]);
@@ -246,13 +246,13 @@ void smi_list(const struct selection *selection) {
         char name[96] = "", uuid[96] = "";
         unsigned int index = 0;
         nvmlDevice_t mig;
-        nvml.nvmlDeviceGetIndex(selection->devices[i], &index);
-        nvml.nvmlDeviceGetName(selection->devices[i], name, sizeof name);
-        nvml.nvmlDeviceGetUUID(selection->devices[i], uuid, sizeof uuid);
+        NVML(nvmlDeviceGetIndex)(selection->devices[i], &index);
+        NVML(nvmlDeviceGetName)(selection->devices[i], name, sizeof name);
+        NVML(nvmlDeviceGetUUID)(selection->devices[i], uuid, sizeof uuid);
         printf("GPU %u: %s (UUID: %s)\n", index, name, uuid);
         for (unsigned int j = 0; smi_mig(selection->devices[i], j, &mig); j++) {
-            nvml.nvmlDeviceGetName(mig, name, sizeof name);
-            nvml.nvmlDeviceGetUUID(mig, uuid, sizeof uuid);
+            NVML(nvmlDeviceGetName)(mig, name, sizeof name);
+            NVML(nvmlDeviceGetUUID)(mig, uuid, sizeof uuid);
             const char *profile = strstr(name, "MIG ");
             printf("  MIG %-10s Device %2u: (UUID: %s)\n", profile ? profile + 4 : name, j, uuid);
         }

@@ -144,24 +144,8 @@ def test_before_r610_the_table_has_the_drivers_version(up: Up) -> None:
     assert head in query(up("1xT4-R595").root)
 
 
-def test_versions_and_help_are_printed(up: Up) -> None:
-    root = up("1xT4-R535").root
-    assert query(root, "--version") == [
-        "NVIDIA-SMI version  : 535.274.02",
-        "NVML version        : 535.274",
-        "DRIVER version      : 535.274.02",
-        "CUDA Version        : 12.2",
-    ]
-    assert any("--query-gpu" in line for line in query(root, "-h"))
-
-
-def test_since_r610_the_drivers_version_is_the_kmds(up: Up) -> None:
-    assert query(up("1xT4-R610").root, "--version")[2:] == [
-        'DRIVER version      : Deprecated, see "KMD version" instead',
-        'CUDA version        : Deprecated, see "CUDA UMD version" instead',
-        "KMD version         : 610.43.02",
-        "CUDA UMD version    : 13.3",
-    ]
+def test_help_is_printed(up: Up) -> None:
+    assert any("--query-gpu" in line for line in query(up("1xT4-R535").root, "-h"))
 
 
 @pytest.mark.parametrize(
@@ -174,13 +158,7 @@ def test_since_r610_the_drivers_version_is_the_kmds(up: Up) -> None:
         (["--query-gpu=index", "--format=xml"], 2, "--format="),
         (["-L", "--query-gpu=index", "--format=csv"], 2, "Invalid combination"),
         (["-x"], 2, "Invalid combination"),
-        (["-q", "-x", "-d", "MEMORY"], 2, "Invalid combination"),
-        (["-q", "-d", "MEMORY,COLOUR"], 2, '"COLOUR" is not a known display type'),
         (["-q", "--loop=often"], 2, '"often" is not a valid number'),
-        (["dmon", "-d", "0"], 2, '"0" is not a valid number'),
-        (["dmon", "-s", "pz"], 2, "Metric 'z' is not recognized"),
-        (["dmon", "-q"], 2, "Option -q is not recognized"),
-        (["topo"], 2, "-m alone is simulated"),
         (["-i", "7"], 6, "No devices were found"),
     ],
 )
