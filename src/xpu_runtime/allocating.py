@@ -22,7 +22,7 @@ from xpu_runtime.placement.allocation import why_not, why_stale
 from xpu_runtime.placement.available import Candidate
 from xpu_runtime.placement.cards import Cards, Shape
 from xpu_runtime.placement.demand import Demand, PodDemand
-from xpu_runtime.placement.pod import Effort, Places, PodShape, place
+from xpu_runtime.placement.pod import Places, PodShape, StepBudget, place
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
 from xpu_runtime.value import Value
@@ -124,7 +124,7 @@ def _request(demand: Demand, pod: Pod) -> Request:
 
 
 class _Able:
-    """The devices that may serve each container, by their positions (cards.Differing)."""
+    """The devices that may serve each container, by their positions (cards.CardGroups)."""
 
     def __init__(self, able: Mapping[Shape, tuple[int, ...]], number: int) -> None:
         """`number`: how many devices there are."""
@@ -175,15 +175,15 @@ class _Placing:
             for each, (name, _) in names.items()
             if name in running
         }
-        effort = Effort()
-        found = self._search(devices, shape, {**may, **keep}, effort)
+        steps = StepBudget()
+        found = self._search(devices, shape, {**may, **keep}, steps)
         while found is None and keep:
             keep.popitem()
-            found = self._search(devices, shape, {**may, **keep}, effort)
+            found = self._search(devices, shape, {**may, **keep}, steps)
         return self._why(shape, names) if found is None else self._allocation(devices, found)
 
     def _search(
-        self, devices: list[Device], shape: PodShape, able: Mapping[Shape, tuple[int, ...]], effort: Effort
+        self, devices: list[Device], shape: PodShape, able: Mapping[Shape, tuple[int, ...]], steps: StepBudget
     ) -> Places | None:
         totals = [device.memory_bytes for device in devices]
         capacities = [card_capacity.grantable(total, self._config.oversubscribe_memory) for total in totals]
@@ -193,7 +193,7 @@ class _Placing:
         ]
         cards = Cards(totals, capacities, _Able(able, len(devices)))
         binpack = (shape.policy or self._config.placement_policy) == "binpack"
-        return place(cards, memory, [max(100 - use.cores, 0) for use in uses], shape, binpack, effort)
+        return place(cards, memory, [max(100 - use.cores, 0) for use in uses], shape, binpack, steps)
 
     def _allocation(self, devices: list[Device], places: Places) -> Allocation:
         uuids = [device.uuid for device in devices]

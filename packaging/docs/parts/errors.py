@@ -33,8 +33,8 @@ _QUOTING = (
     "The package says",
     "`FailedScheduling`, by the extender",
 )
-#: The beginning of an entry that quotes another program.
-_OF_OTHERS = re.compile(r"[a-z, -]+: ")
+#: The beginning of an entry that quotes other programs.
+_OF_OTHERS = re.compile(r"(?:(?:docker|containerd|crun|runc)(?:, |: ))+")
 
 
 class Line(NamedTuple):

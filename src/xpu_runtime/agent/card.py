@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from xpu_runtime.agent import crosscheck, policy
 from xpu_runtime.agent.demand import DemandEstimator
-from xpu_runtime.agent.policy import Demand
+from xpu_runtime.agent.policy import TimeDemand
 from xpu_runtime.limits.compute import LOST_S, ROUND_SHIFT, WHOLE, SlicePages, unpack
 
 _S = 1_000_000_000
@@ -34,7 +34,7 @@ _QUIET_NS = _S
 _WHOLE_LOOK = 16
 
 
-class Watched:
+class SliceState:
     """A slice, and all that is known of it."""
 
     __slots__ = (
@@ -128,7 +128,7 @@ class Card:
         self.uuid = uuid
         #: As the driver writes it; "": not known yet.
         self.name = ""
-        self.slices: list[Watched] = []
+        self.slices: list[SliceState] = []
         #: Whether the driver reports its use by process; None: not asked yet.
         self.compared: bool | None = None
         #: A slice is at work whose share depends on others, or was a moment ago.
@@ -211,7 +211,7 @@ class Card:
         self.busy = self._working or now - self._working_at < _QUIET_NS
         self.due = due if self.busy and self._contended else _before(now + LOOK_NS, round_ns)
 
-    def _take(self, each: Watched, content: bytes, now: int) -> Demand:
+    def _take(self, each: SliceState, content: bytes, now: int) -> TimeDemand:
         demand = each.demand
         before = demand.current
         if len(content) != _WHOLE_LOOK:

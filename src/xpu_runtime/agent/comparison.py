@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 
 from xpu_runtime.agent import crosscheck
-from xpu_runtime.agent.card import Card, Watched
+from xpu_runtime.agent.card import Card, SliceState
 from xpu_runtime.agent.pending_events import PendingEvents
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import events, waiting
@@ -117,7 +117,7 @@ class Comparison:
                 "only the containers' own accounts hold its caps"
             )
 
-    def _compare(self, card: Card, each: Watched, seconds: float, utilization: float | None) -> None:
+    def _compare(self, card: Card, each: SliceState, seconds: float, utilization: float | None) -> None:
         debt, was = each.debt, each.debt.held
         debt.check(seconds, utilization, each.highest_share() / WHOLE, each.demand.cap / WHOLE)
         if debt.held == was:
@@ -135,7 +135,7 @@ class Comparison:
             self._log(f"container {name} is held as usual again on {card.name}")
             self._add_event(events.UNHELD, card, each, "owes nothing any more")
 
-    def _add_event(self, kind: str, card: Card, each: Watched, text: str) -> None:
+    def _add_event(self, kind: str, card: Card, each: SliceState, text: str) -> None:
         grant = self._grants.get(each.folder)
         slices = grant.slices if grant else ()
         index = slices[each.position].device_index if each.position < len(slices) else ""

@@ -10,7 +10,7 @@ takes a look's values and returns whether they matter; only then is the demand c
 
 from __future__ import annotations
 
-from xpu_runtime.agent.policy import FIXED, LOW, NORMAL, Demand
+from xpu_runtime.agent.policy import FIXED, LOW, NORMAL, TimeDemand
 from xpu_runtime.limits.compute import WHOLE
 
 MS = 1_000_000
@@ -67,7 +67,7 @@ class DemandEstimator:
         #: It used about its share in the last window.
         self._about = False
         #: As reckoned last, for policy.py.
-        self.current = Demand(cap, sched, priority, False, 0)
+        self.current = TimeDemand(cap, sched, priority, False, 0)
 
     @property
     def governed(self) -> bool:
@@ -136,7 +136,7 @@ class DemandEstimator:
         """The container has cut its page: nothing in it launches with that any more."""
         self._used_at = self._running_until = self._wants_until = now - HOLD_NS
 
-    def update(self, share: int, now: int) -> Demand:
+    def update(self, share: int, now: int) -> TimeDemand:
         """The slice's demand, after `see` has returned True; `share` is its present share.
 
         If the demand equals the last one, nothing has to be decided again.
@@ -155,7 +155,7 @@ class DemandEstimator:
             need = int(self._peak * _HEADROOM) + _LEAST
             need = min(-(-need // _STEP) * _STEP, WHOLE)
         if (backlog, need) != (self.current.backlog, self.current.need):
-            self.current = Demand(self.cap, self.sched, self.priority, backlog, need)
+            self.current = TimeDemand(self.cap, self.sched, self.priority, backlog, need)
         return self.current
 
     def _measure(self, share: int, passed: int, now: int) -> None:

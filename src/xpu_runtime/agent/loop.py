@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xpu_runtime import version
-from xpu_runtime.agent.card import ROUND_NS, Card, Watched
+from xpu_runtime.agent.card import ROUND_NS, Card, SliceState
 from xpu_runtime.agent.comparison import Comparison
 from xpu_runtime.agent.grants import OpenGrants
 from xpu_runtime.agent.journal import Journal
@@ -175,7 +175,7 @@ class Agent:
                 if card is None:
                     card = self._cards[page.uuid] = before.get(page.uuid) or Card(page.uuid)
                     card.slices = []
-                card.slices.append(found or Watched(folder, grant.container, position, page, now))
+                card.slices.append(found or SliceState(folder, grant.container, position, page, now))
         for card in self._cards.values():
             card.arrange()
         self._comparison.forget()
@@ -208,7 +208,7 @@ class Agent:
         }
 
 
-def _slice_status(each: Watched, compared: bool | None) -> dict[str, Any]:
+def _slice_status(each: SliceState, compared: bool | None) -> dict[str, Any]:
     """Shares in percent; `compared`: whether the driver's samples are of its device."""
     debt, demand = each.debt, each.demand
     cap = demand.cap * 100 / WHOLE

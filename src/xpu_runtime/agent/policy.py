@@ -21,7 +21,7 @@ NORMAL, LOW, HIGH = range(3)
 FLOOR = 100
 
 
-class Demand(NamedTuple):
+class TimeDemand(NamedTuple):
     """A slice's settings, and its present demand."""
 
     cap: int
@@ -33,7 +33,7 @@ class Demand(NamedTuple):
     need: int
 
 
-def shares(demands: list[Demand]) -> list[int]:
+def shares(demands: list[TimeDemand]) -> list[int]:
     """The share of each slice, in the same order.
 
     No slice with a backlog has less than its cap or FLOOR (see `_guaranteed`); if one of them is burst or
@@ -55,10 +55,10 @@ def shares(demands: list[Demand]) -> list[int]:
     if left > 0:
         # No slice is known to want it; working slices may find a use for it.
         _spread(demands, have, left)
-    return [_told(demand, share, max(left, 0)) for demand, share in zip(demands, have)]
+    return [_with_head_start(demand, share, max(left, 0)) for demand, share in zip(demands, have)]
 
 
-def _guaranteed(demands: list[Demand], most: list[int]) -> list[int]:
+def _guaranteed(demands: list[TimeDemand], most: list[int]) -> list[int]:
     """Each slice's share before the rest is shared out: its cap as far as it needs it; low: FLOOR.
 
     Caps of a device add up to WHOLE at most, as the ledger books them. If they exceed it, all but fixed ones
@@ -77,13 +77,13 @@ def _guaranteed(demands: list[Demand], most: list[int]) -> list[int]:
     return have
 
 
-def _most(demand: Demand) -> int:
+def _most(demand: TimeDemand) -> int:
     """The share that a slice can make use of."""
     allowed = demand.cap if demand.sched == FIXED else WHOLE
     return allowed if demand.backlog else min(demand.need, allowed)
 
 
-def _weights(demands: list[Demand], of: list[int]) -> list[int]:
+def _weights(demands: list[TimeDemand], of: list[int]) -> list[int]:
     """The proportions in which the slices `of` share time beyond their caps.
 
     A burst slice beside weight slices counts as one of the average cap.
@@ -95,7 +95,7 @@ def _weights(demands: list[Demand], of: list[int]) -> list[int]:
     return [average if demands[n].sched == BURST else cap for n, cap in zip(of, caps)]
 
 
-def _fill(demands: list[Demand], have: list[int], most: list[int], hungry: list[int], left: int) -> int:
+def _fill(demands: list[TimeDemand], have: list[int], most: list[int], hungry: list[int], left: int) -> int:
     """Shares `left` out among the slices `hungry`, by their weights, as far as each can use it.
 
     Returns how much that was.
@@ -114,7 +114,7 @@ def _fill(demands: list[Demand], have: list[int], most: list[int], hungry: list[
     return given
 
 
-def _spread(demands: list[Demand], have: list[int], left: int) -> None:
+def _spread(demands: list[TimeDemand], have: list[int], left: int) -> None:
     working = [
         n for n, demand in enumerate(demands) if demand.sched != FIXED and (demand.backlog or demand.need)
     ]
@@ -123,7 +123,7 @@ def _spread(demands: list[Demand], have: list[int], left: int) -> None:
         have[n] = min(WHOLE, have[n] + left * weight // sum(weights))
 
 
-def _told(demand: Demand, share: int, left: int) -> int:
+def _with_head_start(demand: TimeDemand, share: int, left: int) -> int:
     if demand.priority == LOW:
         # It gets less than its cap, because its first launches must not take from the slices above it.
         return max(share, min(demand.cap, share + left), min(demand.cap, FLOOR))

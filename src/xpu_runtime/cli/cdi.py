@@ -5,6 +5,7 @@ vendors/cdi_file.py has its content.
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 from collections.abc import Collection, Sequence
@@ -142,15 +143,12 @@ def _nearest(device: str, known: Collection[str], config: Config) -> str:
     """`did you mean …?` for a device that is not `known`: it lacks the kind, or is between two sizes."""
     meant = f"{KIND}={device.rpartition('=')[2]}".lower()
     wanted = _bytes(meant.rpartition("=")[2])
-    if wanted is None:
+    if wanted is None or meant in known:
         return did_you_mean(meant, known)
-    if meant in known:
-        return f"did you mean {meant}?"
-    sizes = [(_bytes(str(size.get("mem", ""))), f"{KIND}={size['name']}") for size in config.cdi_sizes]
-    by_amount = sorted((amount, name) for amount, name in sizes if amount is not None)
-    smaller = [name for amount, name in by_amount if amount <= wanted]
-    larger = [name for amount, name in by_amount if amount > wanted]
-    nearest = [*smaller[-1:], *larger[:1]]
+    amounts = {f"{KIND}={size['name']}": _bytes(str(size.get("mem", ""))) for size in config.cdi_sizes}
+    sizes = sorted((amount, name) for name, amount in amounts.items() if amount is not None)
+    at = bisect.bisect([amount for amount, _ in sizes], wanted)
+    nearest = [name for _, name in sizes[max(at - 1, 0) : at + 1]]
     return f"did you mean {' or '.join(nearest)}?" if nearest else ""
 
 

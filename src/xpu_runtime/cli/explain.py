@@ -13,7 +13,7 @@ import click
 
 from xpu_runtime import candidates
 from xpu_runtime.cli import cdi, completion, reaping
-from xpu_runtime.cli.explanation import Shown, tell
+from xpu_runtime.cli.explanation import OutputOptions, tell
 from xpu_runtime.cli.terminal.table import json_option, wide_option
 from xpu_runtime.config import low_level_runtime
 from xpu_runtime.config.defaults import Config
@@ -100,7 +100,7 @@ def explain(
       xpu explain -v --device yoyoworks.com/xpu=4g
       xpu explain --json /run/containerd/io.containerd.runtime.v2.task/default/web
     """
-    shown = Shown(as_json, wide, verbose)
+    options = OutputOptions(as_json, wide, verbose)
     spec = (
         oci_spec.read(oci_spec.path_in(bundle)) if bundle else {"linux": {"namespaces": [{"type": "mount"}]}}
     )
@@ -116,10 +116,10 @@ def explain(
             steps = Start(request, config, _inventory)
     except RequestError as error:
         wrong = Refusal(error.code, str(error))
-        tell(shown, mode, why, (), wrong)
+        tell(options, mode, why, (), wrong)
         context.exit(CODES[wrong.code].exit_status)
     if request is None:
-        tell(shown, mode, "the container asks for no XPU and is left alone", (), None)
+        tell(options, mode, "the container asks for no XPU and is left alone", (), None)
         context.exit()
     request, inventory = steps.request, steps.inventory
     with steps.ledger() as ledger:
@@ -130,7 +130,7 @@ def explain(
         ]
         others = [slice_ for grant in ledger.grants() for slice_ in grant.slices]
     if isinstance(outcome, Refusal):
-        tell(shown, mode, why, (), outcome, spelling=by_annotations(request))
+        tell(options, mode, why, (), outcome, spelling=by_annotations(request))
         context.exit(CODES[outcome.code].exit_status)
     rootfs = oci_spec.rootfs(spec, os.path.abspath(bundle)) if bundle else "/"
     try:
@@ -147,7 +147,7 @@ def explain(
     if config.policy_quotas:
         notes += counts or [_NO_QUOTA]
     notes += [note for slice_ in outcome for note in _slices_without_cap(slice_, others)]
-    tell(shown, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
+    tell(options, mode, why, outcome, None, [operation.describe() for operation in operations], notes)
 
 
 def _runtime(config: Config) -> str:

@@ -13,7 +13,7 @@ from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
 
 
-class Shown(Value):
+class OutputOptions(Value):
     """The form in which the outcome is printed."""
 
     as_json: bool
@@ -23,7 +23,7 @@ class Shown(Value):
 
 
 def tell(
-    shown: Shown,
+    options: OutputOptions,
     mode: str,
     why: str,
     slices: tuple[Slice, ...],
@@ -33,7 +33,7 @@ def tell(
     spelling: dict[str, str] | None = None,
 ) -> None:
     """`spelling`: as for Refusal.line."""
-    if shown.as_json:
+    if options.as_json:
         told: ExplanationJson = {
             "granted": refusal is None,
             "mode": mode,
@@ -45,7 +45,7 @@ def tell(
         }
         print_json(told)
         return
-    width = width_of_window(shown.wide)
+    width = width_of_window(options.wide)
     if refusal is not None:
         print_lines(wrapped(f"refused: {refusal.line(spelling)}", width, hang=2, style="red", word="refused"))
         return
@@ -64,7 +64,7 @@ def tell(
     for note in notes:
         found += wrapped(f"  note: {note}", width, hang=4)
     found += wrapped(f"  {mode} mode: {why}" if operations else f"  {why}", width, hang=4)
-    if shown.all:
+    if options.all:
         found += [line for text in operations for line in wrapped(f"    {text}", width, hang=6)]
     elif operations:
         count = f"{len(operations)} device nodes, mounts, links and the like"

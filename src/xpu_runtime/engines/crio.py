@@ -21,7 +21,7 @@ _RUNTIMES = ("crio", "runtime", "runtimes")
 _RUNTIME = (*_RUNTIMES, RUNTIME_NAME)
 _DEFAULT = ("crio", "runtime", "default_runtime")
 FILE = _drop_in.DropIn(_RUNTIME, _DEFAULT, "crio.conf", every=True)
-unconfigure, data, sources, unseen = FILE.unconfigure, FILE.data, FILE.sources, FILE.unseen
+unconfigure, data, sources = FILE.unconfigure, FILE.data, FILE.sources
 
 _TYPE = "oci"
 #: The default where no file names one: newer cri-o's, older one's.

@@ -27,7 +27,7 @@ FILE = _drop_in.DropIn(
     # 5.4 reads it, 4.3 does not: there it would count from an upgrade on.
     after=("/root/.config/containers/containers.conf",),
 )
-unconfigure, data, sources, unseen = FILE.unconfigure, FILE.data, FILE.sources, FILE.unseen
+unconfigure, data, sources = FILE.unconfigure, FILE.data, FILE.sources
 
 _APPENDS = (5, 0)
 #: podman's own list in earlier versions.

@@ -135,23 +135,13 @@ def running(ledger: str, pid_namespace: int) -> list[Grant]:
     made from another PID namespace or by another version."""
     home, home_device = _home(ledger)
     found = {}
-    for folder, number in _written():
-        try:
-            record = jsonlite.loads(os.getxattr(folder, number).decode("ascii"))
-            kind, where = record[:2]  # the same in every format
-            if where == home and type(kind) is int and kind != _FORMAT and cgroups.has_processes(folder):
-                raise _of_another_version(folder)
-            _, _, device, namespace, plain = record
-            grant = _grant(plain) if (kind, where) == (_FORMAT, home) else None
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
+    for folder, where, device, namespace, grant in _records():
+        if where != home:
             continue
-        except (ValueError, TypeError, SystemError):
-            continue  # not written by us
         if grant is None:
-            continue
-        if namespace == pid_namespace:
+            if cgroups.has_processes(folder):
+                raise _of_another_version(folder)
+        elif namespace == pid_namespace:
             if proc.is_alive(grant.pid, grant.start_time) or cgroups.has_processes(folder):
                 found[grant.id] = grant
         elif device == home_device and cgroups.has_processes(folder):
@@ -163,18 +153,35 @@ def running(ledger: str, pid_namespace: int) -> list[Grant]:
 def of_other_ledgers(ledger: str) -> list[tuple[str, Grant]]:
     """The grants of running containers that other ledgers than that at path `ledger` made, each with its
     ledger's folder."""
-    home = os.path.realpath(os.path.dirname(ledger))
-    device = os.stat(home).st_dev if os.path.isdir(home) else None
-    found = []
-    for folder, number in _written():
-        try:
-            kind, where, on, _, plain = jsonlite.loads(os.getxattr(folder, number).decode("ascii"))
-            grant = _grant(plain) if kind == _FORMAT and (where, on) != (home, device) else None
-        except (OSError, ValueError, TypeError, SystemError):
-            continue  # gone, or not written by us
-        if grant is not None and type(where) is str and cgroups.has_processes(folder):
-            found.append((where, grant))
+    home = _home(ledger) if os.path.isdir(os.path.dirname(ledger)) else None
+    found = [
+        (where, grant)
+        for folder, where, device, _, grant in _records()
+        if grant is not None and (where, device) != home and cgroups.has_processes(folder)
+    ]
     return sorted(found, key=lambda each: (each[0], each[1].id))
+
+
+def _records() -> Iterator[tuple[str, str, Any, Any, Grant | None]]:
+    """Of each record the cgroup folder, the ledger's folder and its device, the PID namespace and the grant;
+    no grant: the record is in another version's format."""
+    for folder, name in _written():
+        try:
+            kind, where, *rest = jsonlite.loads(os.getxattr(folder, name).decode("ascii"))
+            if type(kind) is not int or type(where) is not str:
+                continue
+            # These two are the same in every format.
+            device, namespace, grant = None, None, None
+            if kind == _FORMAT:
+                device, namespace, plain = rest
+                grant = _grant(plain)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            continue
+        except (ValueError, TypeError, SystemError):
+            continue  # not written by us
+        yield folder, where, device, namespace, grant
 
 
 def _written() -> Iterator[tuple[str, str]]:

@@ -40,7 +40,7 @@ class Shape:
         return share_of(cards.totals[position], self.percent * 10_000)
 
 
-class Differing(Protocol):
+class CardGroups(Protocol):
     """How cards of a node differ that are not all alike."""
 
     @property
@@ -51,7 +51,7 @@ class Differing(Protocol):
         """Those that may serve a container."""
 
 
-class Kinds:
+class VendorGroups:
     """Cards of several vendors, or that hold different limits: a container's are of one vendor, and hold the
     limits that it asks for."""
 
@@ -89,7 +89,7 @@ class Cards:
     __slots__ = ("_all", "capacities", "kinds", "totals")
 
     def __init__(
-        self, totals: Sequence[int], capacities: Sequence[int] = (), kinds: Differing | None = None
+        self, totals: Sequence[int], capacities: Sequence[int] = (), kinds: CardGroups | None = None
     ) -> None:
         """The bytes of each card, and those that may be granted (card_capacity.grantable; none: the same).
         `kinds`: only for cards that differ."""

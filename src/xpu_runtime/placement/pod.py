@@ -24,7 +24,7 @@ MOST_STEPS = 300_000
 _STEPS_OF_WAY, _STEPS_OF_INIT = 10, 3
 
 
-class Effort:
+class StepBudget:
     """The steps that are left for one question of many nodes."""
 
     __slots__ = ("left",)
@@ -56,15 +56,15 @@ class PodShape:
 
 
 def place(
-    cards: Cards, memory: Sequence[int], cores: Sequence[int], pod: PodShape, binpack: bool, effort: Effort
+    cards: Cards, memory: Sequence[int], cores: Sequence[int], pod: PodShape, binpack: bool, steps: StepBudget
 ) -> Places | None:
-    """Where each of the pod's containers goes; None where there is no place, or none within `effort`.
+    """Where each of the pod's containers goes; None where there is no place, or none within `steps`.
     `memory`, `cores`: as of choose."""
     if pod.only is not None:
         chosen = choose(cards, memory, cores, pod.only, binpack)
         return None if chosen is None else ((chosen,), (), ())
-    effort.left -= len(pod.order) + len(pod.init)
-    if effort.left < 0:
+    steps.left -= len(pod.order) + len(pod.init)
+    if steps.left < 0:
         return None
     found = None if pod.init else _first_choices(cards, memory, cores, pod, binpack)
     if found is not None:
@@ -72,7 +72,7 @@ def place(
     everything = (*pod.sidecars, *pod.containers, *pod.init)
     if any(choose(cards, memory, cores, shape, binpack) is None for shape in everything):
         return None
-    return _Search(cards, memory, cores, pod, binpack, effort).run()
+    return _Search(cards, memory, cores, pod, binpack, steps).run()
 
 
 def _first_choices(
@@ -133,14 +133,14 @@ class _Search:
         cores: Sequence[int],
         pod: PodShape,
         binpack: bool,
-        effort: Effort,
+        steps: StepBudget,
     ) -> None:
         self._cards = cards
         self._kind_of = cards.kinds.of if cards.kinds is not None else (0,) * len(cards.totals)
         self._memory, self._cores = list(memory), list(cores)
         self._pod = pod
         self._binpack = binpack
-        self._effort = effort
+        self._steps = steps
         self._ways = MOST_WAYS
         self._dead: set[object] = set()
         self._found: dict[tuple[bool, int], tuple[int, ...]] = {}
@@ -158,7 +158,7 @@ class _Search:
 
     def _from(self, step: int) -> bool:
         if step == len(self._pod.sidecars):
-            self._effort.left -= len(self._pod.init)
+            self._steps.left -= len(self._pod.init)
             if not all(
                 choose(self._cards, self._memory, self._cores, shape, self._binpack)
                 for shape in self._pod.init
@@ -173,8 +173,8 @@ class _Search:
         is_sidecar, number, shape = self._pod.order[step]
         for positions in self._possible(shape):
             self._ways -= 1
-            self._effort.left -= _STEPS_OF_WAY
-            if not self._ways or self._effort.left < 0:
+            self._steps.left -= _STEPS_OF_WAY
+            if not self._ways or self._steps.left < 0:
                 raise _TooMany
             self._take(shape, positions, 1)
             self._found[is_sidecar, number] = positions
@@ -210,7 +210,7 @@ class _Search:
         beside = together(_parts(self._cards, self._pod.sidecars, sidecars))
         held = together(_parts(self._cards, self._pod.containers, containers), beside)
         sign = 1 if self._binpack else -1
-        self._effort.left -= _STEPS_OF_INIT * len(self._pod.init)
+        self._steps.left -= _STEPS_OF_INIT * len(self._pod.init)
         for shape in self._pod.init:
             ways = []
             for group in self._cards.groups(shape):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.agent.card import LOOK_NS, ROUND_NS, Card, Watched
+from xpu_runtime.agent.card import LOOK_NS, ROUND_NS, Card, SliceState
 from xpu_runtime.agent.demand import HOLD_NS, MS
 from xpu_runtime.limits import pages
 from xpu_runtime.limits.compute import LOST_S, GrantPages
@@ -25,7 +25,7 @@ class Box:
         folder.mkdir()
         pages.create(str(folder), folder.name, (pages.Entry(UUID, None, cores=cores, sched=sched),))
         self.pages = GrantPages(str(folder), write=True)
-        self.watched = Watched(str(folder), folder.name, 0, self.pages.slices[0], 0)
+        self.watched = SliceState(str(folder), folder.name, 0, self.pages.slices[0], 0)
         self.watched.look = self._look
         self._usage = os.open(folder / pages.USAGE, os.O_RDWR)
         self._used = self._waits = 0

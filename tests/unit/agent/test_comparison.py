@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.agent import comparison, pending_events
-from xpu_runtime.agent.card import Card, Watched
+from xpu_runtime.agent.card import Card, SliceState
 from xpu_runtime.agent.comparison import Comparison
 from xpu_runtime.ledger import events, waiting
 from xpu_runtime.ledger.events import Event, Part
@@ -40,7 +40,7 @@ class Node:
         pages.create(folder, "c" * 64, (pages.Entry(UUID, 1 << 30, cores=CAP),))
         self._pages = GrantPages(folder, write=True)
         self._card = Card(pages.raw_uuid(UUID))
-        self._card.slices = [Watched(folder, "c" * 64, 0, self._pages.slices[0], 0)]
+        self._card.slices = [SliceState(folder, "c" * 64, 0, self._pages.slices[0], 0)]
         self._card.arrange()
         self._folder = folder
         self.busy = 0.0

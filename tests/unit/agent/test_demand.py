@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xpu_runtime.agent.demand import HOLD_NS, MS, DemandEstimator
-from xpu_runtime.agent.policy import BURST, FIXED, HIGH, LOW, NORMAL, Demand
+from xpu_runtime.agent.policy import BURST, FIXED, HIGH, LOW, NORMAL, TimeDemand
 from xpu_runtime.limits.compute import WHOLE
 
 ROUND = 20 * MS
@@ -31,7 +31,7 @@ class Slice:
                 self.updates += 1
                 self.demand.update(share, self.now)
 
-    def demand_after(self, passed: int) -> Demand:
+    def demand_after(self, passed: int) -> TimeDemand:
         """So much later, with nothing new in the page."""
         now = self.now + passed
         if self.demand.see(self.used, self.waits, now):

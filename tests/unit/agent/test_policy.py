@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpu_runtime.agent.policy import BURST, FIXED, FLOOR, HIGH, LOW, NORMAL, WEIGHT, Demand, shares
+from xpu_runtime.agent.policy import BURST, FIXED, FLOOR, HIGH, LOW, NORMAL, WEIGHT, TimeDemand, shares
 from xpu_runtime.limits.compute import WHOLE
 
 
-def wants(percent: int, sched: int = FIXED, priority: int = NORMAL) -> Demand:
-    return Demand(percent * 100, sched, priority, True, WHOLE)
+def wants(percent: int, sched: int = FIXED, priority: int = NORMAL) -> TimeDemand:
+    return TimeDemand(percent * 100, sched, priority, True, WHOLE)
 
 
-def idle(percent: int, sched: int = FIXED, priority: int = NORMAL) -> Demand:
-    return Demand(percent * 100, sched, priority, False, 0)
+def idle(percent: int, sched: int = FIXED, priority: int = NORMAL) -> TimeDemand:
+    return TimeDemand(percent * 100, sched, priority, False, 0)
 
 
-def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) -> Demand:
-    return Demand(percent * 100, sched, priority, False, need * 100)
+def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) -> TimeDemand:
+    return TimeDemand(percent * 100, sched, priority, False, need * 100)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def uses(percent: int, need: int, sched: int = FIXED, priority: int = NORMAL) ->
         ([wants(30), idle(30, BURST, LOW)], [30, 30]),
     ],
 )
-def test_shares(demands: list[Demand], percents: list[int]) -> None:
+def test_shares(demands: list[TimeDemand], percents: list[int]) -> None:
     assert shares(demands) == pytest.approx([percent * 100 for percent in percents], abs=2)
 
 
 @st.composite
-def devices(draw: st.DrawFn) -> list[Demand]:
+def devices(draw: st.DrawFn) -> list[TimeDemand]:
     """Slices whose caps are no more than the device, as the ledger books them."""
-    demands: list[Demand] = []
+    demands: list[TimeDemand] = []
     left = WHOLE
     for _ in range(draw(st.integers(1, 8))):
         if left < 1:
@@ -79,13 +79,13 @@ def devices(draw: st.DrawFn) -> list[Demand]:
         left -= cap
         backlog = draw(st.booleans())
         need = WHOLE if backlog else draw(st.sampled_from([0, 0, 250, 3000, WHOLE]))
-        demands.append(Demand(cap, draw(st.integers(0, 2)), draw(st.integers(0, 2)), backlog, need))
+        demands.append(TimeDemand(cap, draw(st.integers(0, 2)), draw(st.integers(0, 2)), backlog, need))
     return demands
 
 
 @given(devices())
 def test_a_cap_is_always_available_but_to_low_priority_and_fixed_is_never_above_it(
-    demands: list[Demand],
+    demands: list[TimeDemand],
 ) -> None:
     for demand, share in zip(demands, shares(demands)):
         assert 0 < share <= WHOLE
@@ -98,7 +98,7 @@ def test_a_cap_is_always_available_but_to_low_priority_and_fixed_is_never_above_
 
 
 @given(devices())
-def test_the_wanted_time_is_given_out_whole_and_once(demands: list[Demand]) -> None:
+def test_the_wanted_time_is_given_out_whole_and_once(demands: list[TimeDemand]) -> None:
     """Together with the needs of slices without a backlog, the shares add up to exactly the device."""
     told = shares(demands)
     given_out = 0
@@ -115,8 +115,8 @@ def test_the_wanted_time_is_given_out_whole_and_once(demands: list[Demand]) -> N
 
 
 @given(devices())
-def test_those_of_one_kind_have_shares_in_proportion_to_their_caps(demands: list[Demand]) -> None:
-    alike = [Demand(demand.cap, WEIGHT, NORMAL, True, WHOLE) for demand in demands]
+def test_those_of_one_kind_have_shares_in_proportion_to_their_caps(demands: list[TimeDemand]) -> None:
+    alike = [TimeDemand(demand.cap, WEIGHT, NORMAL, True, WHOLE) for demand in demands]
     caps = sum(demand.cap for demand in alike)
     for demand, share in zip(alike, shares(alike)):
         assert abs(share - demand.cap * WHOLE / caps) <= len(alike)
@@ -124,7 +124,7 @@ def test_those_of_one_kind_have_shares_in_proportion_to_their_caps(demands: list
 
 @given(devices(), st.data())
 def test_a_claim_to_want_more_takes_nothing_that_another_is_guaranteed(
-    demands: list[Demand], data: st.DataObject
+    demands: list[TimeDemand], data: st.DataObject
 ) -> None:
     liar = data.draw(st.integers(0, len(demands) - 1))
     claimed = list(demands)
@@ -139,7 +139,7 @@ def test_caps_that_are_more_than_the_device_leave_nobody_without(
     caps: list[int], data: st.DataObject
 ) -> None:
     demands = [
-        Demand(cap, data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2)), need == WHOLE, need)
+        TimeDemand(cap, data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2)), need == WHOLE, need)
         for cap in caps
         for need in [data.draw(st.sampled_from([0, 250, WHOLE]))]
     ]

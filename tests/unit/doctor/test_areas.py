@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.inventories import node, nvidia
-from xpu_runtime import paths
+from xpu_runtime import engines, paths
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.doctor import docker_flags
 from xpu_runtime.doctor.areas import (
@@ -316,10 +316,10 @@ def test_a_runtime_that_cri_o_does_not_see_is_named_before_a_restart_that_would_
     ours.write_text(entry.format("true"))
     (tmp_path / "zz").write_text(entry.format("false"))
     crio_since_long = [Process(7, ("crio",), 0.0)]
-    found = podman._found("cri-o", crio, crio_since_long)
+    found = podman._found("cri-o", engines.engine("crio"), crio.FILE, crio_since_long)
     assert found.text.startswith(f"{tmp_path}/zz is read after {ours}")
     (tmp_path / "zz").unlink()
-    found = podman._found("cri-o", crio, crio_since_long)
+    found = podman._found("cri-o", engines.engine("crio"), crio.FILE, crio_since_long)
     assert found.text.startswith(f"crio (process 7) has not read {ours}")
-    found = podman._found("cri-o", crio, [])
+    found = podman._found("cri-o", engines.engine("crio"), crio.FILE, [])
     assert found.text == f"{ours} names xpu (/bin/true)"

@@ -121,11 +121,11 @@ def test_a_file_that_is_read_later_is_refused_with_its_name(etc: Path, name: str
     configure(etc, name)
     file = textfile.read(str(ours(etc, name)))
     known: ModuleType = podman if name == "podman" else crio
-    assert known.unseen(file) is None
+    assert known.FILE.unseen(file) is None
     later.write_text(file.text)
-    assert known.unseen(file) is None
+    assert known.FILE.unseen(file) is None
     later.write_text(ANOTHER[name][0])
-    assert str(known.unseen(file)).startswith(f"{later} is read after {file.path}")
+    assert str(known.FILE.unseen(file)).startswith(f"{later} is read after {file.path}")
 
 
 def test_an_entry_written_by_hand_is_refused_and_stays(etc: Path, name: str) -> None:
@@ -219,7 +219,7 @@ def test_cri_o_reads_each_file_of_its_folder_whatever_its_name(
     another.write_text(ANOTHER[name][0])
     file = textfile.read(str(ours(etc, name)))
     assert str(another) in crio.sources(file)
-    hidden = crio.unseen(file)
+    hidden = crio.FILE.unseen(file)
     assert (hidden is not None and hidden.what.startswith(f"{another} is read after")) is is_later
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xpu_runtime.kubernetes.resources import MOST_CONTAINERS
-from xpu_runtime.placement.cards import Cards, Kinds
+from xpu_runtime.placement.cards import Cards, VendorGroups
 from xpu_runtime.placement.demand import Demand, PodDemand
-from xpu_runtime.placement.pod import Effort, Places, PodShape, holding
+from xpu_runtime.placement.pod import Places, PodShape, StepBudget, holding
 from xpu_runtime.placement.pod import place as place_within
 
 GIB = 1 << 30
@@ -25,9 +25,9 @@ def place(
     cores: Sequence[int],
     pod: PodShape,
     binpack: bool,
-    kinds: Kinds | None = None,
+    kinds: VendorGroups | None = None,
 ) -> Places | None:
-    return place_within(Cards(totals, kinds=kinds), memory, cores, pod, binpack, Effort())
+    return place_within(Cards(totals, kinds=kinds), memory, cores, pod, binpack, StepBudget())
 
 
 def shape(*containers: Demand, init: Sequence[Demand] = (), sidecars: Sequence[Demand] = ()) -> PodShape:
@@ -123,12 +123,12 @@ demands = st.one_of(
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], Kinds | None]:
+def nodes(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], VendorGroups | None]:
     totals = draw(st.lists(sizes, min_size=1, max_size=3))
     memory = [draw(st.integers(-1, total)) for total in totals]
     vendors = [draw(st.sampled_from(["nvidia", "amd"])) for _ in totals]
     holds = [(draw(st.booleans()), draw(st.booleans())) for _ in totals]
-    kinds = draw(st.sampled_from([None, Kinds(vendors, holds)]))
+    kinds = draw(st.sampled_from([None, VendorGroups(vendors, holds)]))
     return totals, memory, [draw(st.sampled_from([0, 25, 50, 100])) for _ in totals], kinds
 
 
@@ -176,7 +176,7 @@ def test_as_many_containers_as_may_ask_are_placed_on_as_many_devices_as_a_node_m
 def of_kinds(pod: PodShape, *holds: tuple[bool, bool]) -> Places | None:
     """On empty devices of 16 GiB that hold these limits."""
     totals = [16 * GIB] * len(holds)
-    return place(totals, totals, [100] * len(holds), pod, False, Kinds(["nvidia"] * len(holds), holds))
+    return place(totals, totals, [100] * len(holds), pod, False, VendorGroups(["nvidia"] * len(holds), holds))
 
 
 def test_each_container_has_a_device_that_holds_its_limits_and_others_leave_it_that() -> None:
@@ -206,7 +206,7 @@ def test_four_times_as_many_init_containers_take_about_four_times_as_long() -> N
     assert calls(200) < 5 * calls(50)
 
 
-def holds(kinds: Kinds | None, pod: PodShape, places: Places) -> bool:
+def holds(kinds: VendorGroups | None, pod: PodShape, places: Places) -> bool:
     """Whether each container has devices of one vendor that fit its request."""
     if kinds is None:
         return True
@@ -222,7 +222,7 @@ def holds(kinds: Kinds | None, pod: PodShape, places: Places) -> bool:
 @settings(max_examples=400)
 @given(nodes(), pods, st.booleans())
 def test_a_place_is_found_whenever_there_is_one_and_nothing_is_given_twice(
-    node: tuple[list[int], list[int], list[int], Kinds | None], pod: PodShape, binpack: bool
+    node: tuple[list[int], list[int], list[int], VendorGroups | None], pod: PodShape, binpack: bool
 ) -> None:
     totals, memory, cores, kinds = node
     found = place(totals, memory, cores, pod, binpack, kinds)

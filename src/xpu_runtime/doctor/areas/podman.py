@@ -9,13 +9,13 @@ import glob
 import json
 import os
 from collections.abc import Iterator
-from types import ModuleType
 
 from xpu_runtime import finding, paths, textfile
 from xpu_runtime.doctor.machine import Machine, listed
-from xpu_runtime.engines import ENGINES, crio
+from xpu_runtime.engines import ENGINES, Engine, crio
 from xpu_runtime.engines import engine as engine_named
 from xpu_runtime.engines import podman as podman_engine
+from xpu_runtime.engines._drop_in import DropIn
 from xpu_runtime.errors import ConfigError, RootlessError
 from xpu_runtime.finding import Finding
 from xpu_runtime.linux import files, proc
@@ -41,19 +41,19 @@ def look(machine: Machine) -> Iterator[Finding]:
         text = f"no engine is installed: none of {listed(list(ENGINES))}"
         yield finding.warning("engines", text, "install one, such as docker.io")
     if engine.program(podman_engine.PROGRAM) is not None:
-        yield _found(_CHECK, podman_engine, [])
+        yield _found(_CHECK, engine_named("podman"), podman_engine.FILE, [])
     processes = engine.running(crio.PROGRAM)
     if processes or engine.program(crio.PROGRAM) is not None:
-        yield _found(_CRIO, crio, processes)
+        yield _found(_CRIO, engine_named("crio"), crio.FILE, processes)
 
 
-def _found(check: str, known: ModuleType, processes: list[Process]) -> Finding:
+def _found(check: str, known: Engine, drop_in: DropIn, processes: list[Process]) -> Finding:
     """The finding about the engine's file. `processes`: they have read it when they started."""
     path = known.DEFAULT_PATH
     try:
         file = textfile.read(path)
         ours = known.runtime_path(file)
-        hidden = known.unseen(file) if ours else None
+        hidden = drop_in.unseen(file) if ours else None
         sources = known.sources(file)
     except ConfigError as error:
         if isinstance(error.__cause__, PermissionError):

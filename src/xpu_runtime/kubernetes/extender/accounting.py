@@ -14,7 +14,7 @@ from xpu_runtime.kubernetes.extender.devices import Held, NodeDevices
 from xpu_runtime.kubernetes.extender.objects import Assumed, Node, Pod
 from xpu_runtime.placement.cards import Cards
 from xpu_runtime.placement.demand import PodDemand
-from xpu_runtime.placement.pod import Effort, Places, PodShape, holding, place
+from xpu_runtime.placement.pod import Places, PodShape, StepBudget, holding, place
 from xpu_runtime.request.amounts import of_shares
 from xpu_runtime.request.assignment import Assignment
 
@@ -80,9 +80,9 @@ def holdings(
     found.extend(told.items())  # pods that are gone from the API, and still on the node
     for _, held in found:
         take(node.devices, memory, cores, held)
-    effort = Effort()  # one for all of them: their authors choose how many there are
+    steps = StepBudget()  # one for all of them: their authors choose how many there are
     for pod in sorted(unknown, key=lambda each: each.uid):
-        held = guessed(node.devices, memory, cores, pod, effort)
+        held = guessed(node.devices, memory, cores, pod, steps)
         take(node.devices, memory, cores, held)
         found.append((pod.uid, held))
     return found
@@ -98,11 +98,13 @@ def take(has: NodeDevices, memory: list[int], cores: list[int], held: Held) -> N
                 memory[position] = 0 if amount is None else max(memory[position] - amount, 0)
 
 
-def guessed(has: NodeDevices, memory: Sequence[int], cores: Sequence[int], pod: Pod, effort: Effort) -> Held:
+def guessed(
+    has: NodeDevices, memory: Sequence[int], cores: Sequence[int], pod: Pod, steps: StepBudget
+) -> Held:
     """The share that a pod of which only the limits are known would get now; if it does not fit, its request
     on the emptiest devices. Nothing if it would not fit on the empty node: then it cannot be there, and
     counting it would take all devices from others."""
-    places = place(has.cards, memory, cores, pod.shape, False, effort)
+    places = place(has.cards, memory, cores, pod.shape, False, steps)
     if places is None:
         places = _emptiest(has, memory, pod.shape)
     return () if places is None else held_by(assignment(pod.uid, pod.node, has, pod.demand, places))

@@ -32,7 +32,7 @@ from xpu_runtime.kubernetes.extender.verdicts import FULL, NEVER, UNKNOWN, judge
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION
 from xpu_runtime.kubernetes.resources import DemandError, Resources
 from xpu_runtime.placement.demand import PodDemand
-from xpu_runtime.placement.pod import Effort, PodShape
+from xpu_runtime.placement.pod import PodShape, StepBudget
 from xpu_runtime.request import assignment
 
 #: Different demands that are kept as one object for all their pods.
@@ -174,13 +174,13 @@ class Cluster:
     def judge(self, shape: PodShape, names: Iterable[str]) -> list[int]:
         """Each node's verdict for that demand: a score and FITS, FULL or NEVER."""
         found: list[int] = []
-        rest, effort = iter(names), Effort()
-        while not self._judge_some(shape, rest, effort, found):
+        rest, steps = iter(names), StepBudget()
+        while not self._judge_some(shape, rest, steps, found):
             # A lock that is taken again at once is not had by those that wait for it.
             time.sleep(_PAUSE_S)
         return found
 
-    def _judge_some(self, shape: PodShape, names: Iterator[str], effort: Effort, found: list[int]) -> bool:
+    def _judge_some(self, shape: PodShape, names: Iterator[str], steps: StepBudget, found: list[int]) -> bool:
         """Goes on with that for a bounded time, as others wait; returns whether it finished."""
         with self._lock:
             until = time.monotonic() + _LOCKED_S
@@ -196,9 +196,9 @@ class Cluster:
                     found.append(verdict)
                     continue
                 self._state.count(node)
-                verdict = judge(node, shape, self._state.binpack(shape, node), effort)
+                verdict = judge(node, shape, self._state.binpack(shape, node), steps)
                 # That there is no place is certain only if the search was not cut short.
-                verdicts[node.number] = verdict if verdict < FULL or effort.left >= 0 else UNKNOWN
+                verdicts[node.number] = verdict if verdict < FULL or steps.left >= 0 else UNKNOWN
                 found.append(verdict)
                 if time.monotonic() >= until:
                     return False

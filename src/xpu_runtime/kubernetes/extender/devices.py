@@ -13,7 +13,7 @@ from xpu_runtime.kubernetes import node_annotation
 from xpu_runtime.kubernetes.node_annotation import ANNOTATION, NONE, NodeAnnotation, Row, Shares
 from xpu_runtime.kubernetes.resources import POLICIES, gib
 from xpu_runtime.placement import card_capacity
-from xpu_runtime.placement.cards import Cards, Kinds
+from xpu_runtime.placement.cards import Cards, VendorGroups
 from xpu_runtime.request.units import show_exactly
 
 #: Labels of a node that say how its devices are filled: ours wins over ACK's.
@@ -47,7 +47,7 @@ class NodeDevices:
         self.memory: tuple[int, ...] = ()
         self.cores: tuple[int, ...] = ()
         #: How its devices differ; None: they are of one vendor, and all hold every limit.
-        self.kinds: Kinds | None = None
+        self.kinds: VendorGroups | None = None
         #: A device's fault, by position.
         self.why: Mapping[int, str] = {}
         #: By UID the ledger's reservations for pods whose annotation does not have them.
@@ -114,10 +114,10 @@ def _devices(rows: Sequence[Row], reserved: Mapping[str, Shares]) -> NodeDevices
     return found
 
 
-def _kinds(rows: Sequence[Row]) -> Kinds | None:
+def _kinds(rows: Sequence[Row]) -> VendorGroups | None:
     holds = [(row.memory_strength != NONE, row.cores_strength != NONE) for row in rows]
     vendors = [row.vendor for row in rows]
-    return None if len(set(vendors)) == 1 and all(map(all, holds)) else Kinds(vendors, holds)
+    return None if len(set(vendors)) == 1 and all(map(all, holds)) else VendorGroups(vendors, holds)
 
 
 def _memory(row: Row) -> int:
@@ -130,7 +130,7 @@ def _held(shares: Shares) -> Held:
     return tuple((sys.intern(uuid), memory, cores or 0) for uuid, memory, cores in shares)
 
 
-def _cards(rows: Sequence[Row], kinds: Kinds | None) -> Cards:
+def _cards(rows: Sequence[Row], kinds: VendorGroups | None) -> Cards:
     """The same object for the same numbers, where the devices are alike."""
     totals = _shared(tuple(row.memory for row in rows))
     capacities = _shared(tuple(row.grantable for row in rows))

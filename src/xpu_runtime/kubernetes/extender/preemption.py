@@ -19,7 +19,7 @@ from collections.abc import Collection
 
 from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.objects import NodePods
-from xpu_runtime.placement.pod import Effort, PodShape, place
+from xpu_runtime.placement.pod import PodShape, StepBudget, place
 
 #: Seconds for a question: kube-scheduler waits for 10 (httpTimeout), and binds nothing meanwhile.
 MOST_S = 5.0
@@ -29,13 +29,13 @@ class SearchBudget:
     """The budget of one question about many nodes: steps of placement, and time."""
 
     def __init__(self) -> None:
-        self.effort = Effort()
+        self.steps = StepBudget()
         self._until = time.monotonic() + MOST_S
 
     @property
     def is_spent(self) -> bool:
         """Nothing more is found out."""
-        return self.effort.left < 0 or time.monotonic() >= self._until
+        return self.steps.left < 0 or time.monotonic() >= self._until
 
 
 def victims(
@@ -72,4 +72,4 @@ def _fits(
     if budget.is_spent:
         return False
     has = node_pods.devices
-    return place(has.cards, *free, shape, node_pods.binpack, budget.effort) is not None
+    return place(has.cards, *free, shape, node_pods.binpack, budget.steps) is not None

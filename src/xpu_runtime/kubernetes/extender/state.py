@@ -15,7 +15,7 @@ from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.groups import Groups, Member
 from xpu_runtime.kubernetes.extender.objects import Assumed, Node, Pod
 from xpu_runtime.kubernetes.extender.verdicts import Verdicts
-from xpu_runtime.placement.pod import Effort, PodShape, place
+from xpu_runtime.placement.pod import PodShape, StepBudget, place
 
 #: Seconds that a pod is remembered which is gone: longer than any request that may have read it before.
 _GONE_S = 60.0
@@ -42,8 +42,8 @@ class State:
             return None
         self.count(node)
         binpack = self.binpack(pod.shape, node)
-        has, effort = node.devices, Effort()
-        places = place(has.cards, node.memory, node.cores, pod.shape, binpack, effort)
+        has, steps = node.devices, StepBudget()
+        places = place(has.cards, node.memory, node.cores, pod.shape, binpack, steps)
         if places is None:
             return None
         assigned = accounting.assignment(pod.uid, name, has, pod.demand, places)
@@ -74,7 +74,7 @@ class State:
     ) -> set[str]:
         """The nodes on which only these pods (by UID, with their nodes) keep the pod from fitting; looks at
         `most` at most."""
-        wanted, found, effort = set(held.values()), set(), Effort()
+        wanted, found, steps = set(held.values()), set(), StepBudget()
         for name in itertools.islice((name for name in names if name in wanted), most):
             node = self.nodes.get(name)
             if node is None or node.devices.why_not:
@@ -83,7 +83,7 @@ class State:
             free = list(has.memory), list(has.cores)
             accounting.holdings(node, self.pods, self.assumed, *free, held)
             binpack = self.binpack(shape, node)
-            if place(has.cards, *free, shape, binpack, effort) is not None:
+            if place(has.cards, *free, shape, binpack, steps) is not None:
                 found.add(name)
         return found
 

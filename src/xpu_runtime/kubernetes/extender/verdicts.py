@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from xpu_runtime.kubernetes.extender import accounting
 from xpu_runtime.kubernetes.extender.objects import Node
-from xpu_runtime.placement.pod import Effort, PodShape, place
+from xpu_runtime.placement.pod import PodShape, StepBudget, place
 
 #: A verdict: 1 to 11, it fits, with a score of 0 to 10; or one of these.
 UNKNOWN, FULL, NEVER = 0, 12, 13
@@ -58,15 +58,15 @@ class Verdicts:
         return verdicts
 
 
-def judge(node: Node, shape: PodShape, binpack: bool, effort: Effort) -> int:
+def judge(node: Node, shape: PodShape, binpack: bool, steps: StepBudget) -> int:
     """The verdict of a counted node for that demand."""
     has = node.devices
     if has.why_not:
         return NEVER
-    places = place(has.cards, node.memory, node.cores, shape, binpack, effort)
+    places = place(has.cards, node.memory, node.cores, shape, binpack, steps)
     if places is None:
         # Whether it would fit without the pods that are there: kube-scheduler may end some for it.
-        fits = place(has.cards, has.memory, has.cores, shape, binpack, effort)
-        return NEVER if fits is None and effort.left >= 0 else FULL
+        fits = place(has.cards, has.memory, has.cores, shape, binpack, steps)
+        return NEVER if fits is None and steps.left >= 0 else FULL
     score = accounting.fullness(has.cards, node.memory, shape, places)
     return FITS + round(score if binpack else accounting.HIGHEST - score)

@@ -11,7 +11,7 @@
  */
 #define _GNU_SOURCE
 #include "cuda/driver/devices.h"
-#include "cuda/driver/older.h"
+#include "cuda/driver/fallbacks.h"
 #include "cuda/driver/real.h"
 
 XPU_INTERPOSE(cuMemAdvise)
@@ -95,29 +95,29 @@ CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, 
 
 /* ---- on drivers before R535, which know devices and the host only ---- */
 
-XPU_OLDER(cuMemAdvise_v2, cuMemAdvise)
-XPU_OLDER(cuMemPrefetchAsync_v2, cuMemPrefetchAsync)
-XPU_OLDER(cuMemPrefetchAsync_v2_ptsz, cuMemPrefetchAsync_ptsz)
+XPU_FALLBACK(cuMemAdvise_v2, cuMemAdvise)
+XPU_FALLBACK(cuMemPrefetchAsync_v2, cuMemPrefetchAsync)
+XPU_FALLBACK(cuMemPrefetchAsync_v2_ptsz, cuMemPrefetchAsync_ptsz)
 
-static CUdevice older_place(const CUmemLocation *location) {
+static CUdevice fallback_place(const CUmemLocation *location) {
     return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : CU_DEVICE_CPU;
 }
 
-static CUresult older_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise advice,
-                                     CUmemLocation location) {
-    return REAL(cuMemAdvise)(pointer, bytes, advice, older_place(&location));
+static CUresult fallback_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise advice,
+                                        CUmemLocation location) {
+    return REAL(cuMemAdvise)(pointer, bytes, advice, fallback_place(&location));
 }
 
-static CUresult older_cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
-                                            unsigned int flags, CUstream stream) {
+static CUresult fallback_cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
+                                               unsigned int flags, CUstream stream) {
     return flags ? CUDA_ERROR_INVALID_VALUE
-                 : REAL(cuMemPrefetchAsync)(pointer, bytes, older_place(&location), stream);
+                 : REAL(cuMemPrefetchAsync)(pointer, bytes, fallback_place(&location), stream);
 }
 
-static CUresult older_cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
-                                                 unsigned int flags, CUstream stream) {
+static CUresult fallback_cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
+                                                    unsigned int flags, CUstream stream) {
     return flags ? CUDA_ERROR_INVALID_VALUE
-                 : REAL(cuMemPrefetchAsync_ptsz)(pointer, bytes, older_place(&location), stream);
+                 : REAL(cuMemPrefetchAsync_ptsz)(pointer, bytes, fallback_place(&location), stream);
 }
 
 /* ---- batches ---- */

@@ -9,8 +9,8 @@
  * event in order to wait for it. The pacer's thread records nothing in a stream that has ended or is
  * captured.
  */
+#include "cuda/driver/fallbacks.h"
 #include "cuda/driver/mps.h"
-#include "cuda/driver/older.h"
 #include "cuda/driver/real.h"
 #include "cuda/memory/table.h"
 #include "cuda/pacing/pacer.h"
@@ -42,11 +42,11 @@ XPU_INTERPOSE(cuStreamWaitEvent)
 XPU_INTERPOSE(cuStreamWaitEvent_ptsz)
 XPU_NEED(cuCtxPopCurrent_v2)
 XPU_NEED(cuCtxPushCurrent_v2)
-XPU_OLDER(cuCtxSynchronize_v2, cuCtxSynchronize)
+XPU_FALLBACK(cuCtxSynchronize_v2, cuCtxSynchronize)
 
 /* Numba calls it without an argument, because it knows only cuCtxSynchronize: the argument may be any value.
  * So a context that was not made here means the current one, as NULL does. The driver does not get it. */
-static CUresult older_cuCtxSynchronize_v2(CUcontext context) {
+static CUresult fallback_cuCtxSynchronize_v2(CUcontext context) {
     struct xpu_entry entry;
     if (!context || !xpu_table_find(XPU_CONTEXTS, (uintptr_t)context, &entry))
         return REAL(cuCtxSynchronize)();

@@ -7,7 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "real.h"
-#include "older.h"
+#include "fallbacks.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -15,8 +15,8 @@
 
 extern struct xpu_function __start_xpu_functions[] __attribute__((visibility("hidden")));
 extern struct xpu_function __stop_xpu_functions[] __attribute__((visibility("hidden")));
-extern const struct xpu_older __start_xpu_older[] __attribute__((visibility("hidden")));
-extern const struct xpu_older __stop_xpu_older[] __attribute__((visibility("hidden")));
+extern const struct xpu_fallback __start_xpu_fallback[] __attribute__((visibility("hidden")));
+extern const struct xpu_fallback __stop_xpu_fallback[] __attribute__((visibility("hidden")));
 extern void (*const __start_xpu_at_fork[])(void) __attribute__((visibility("hidden")));
 extern void (*const __stop_xpu_at_fork[])(void) __attribute__((visibility("hidden")));
 
@@ -47,8 +47,8 @@ static void *open_library(void) {
     return library;
 }
 
-static void *older(const char *name) {
-    for (const struct xpu_older *one = __start_xpu_older; one < __stop_xpu_older; one++)
+static void *fallback(const char *name) {
+    for (const struct xpu_fallback *one = __start_xpu_fallback; one < __stop_xpu_fallback; one++)
         if (strcmp(one->name, name) == 0 && xpu_has(one->by))
             return one->function;
     return (void *)missing;
@@ -57,7 +57,7 @@ static void *older(const char *name) {
 void *xpu_real_find(struct xpu_function *function) {
     void *library = open_library(), *real = library ? dlsym(library, function->name) : NULL;
     if (!real)
-        real = older(function->name);
+        real = fallback(function->name);
     __atomic_store_n(&function->real, real, __ATOMIC_RELAXED);
     return real;
 }

@@ -7,8 +7,8 @@
  * needed.
  *
  * REAL is never NULL. If the driver is older than the function, REAL does the same by older functions
- * (older.h); if there are none, it returns CUDA_ERROR_NOT_SUPPORTED, and XPU_HAS(name) is false. dlsym of an
- * interposed function finds ours on every driver, while cuGetProcAddress, which newer programs and cudart
+ * (fallbacks.h); if there are none, it returns CUDA_ERROR_NOT_SUPPORTED, and XPU_HAS(name) is false. dlsym of
+ * an interposed function finds ours on every driver, while cuGetProcAddress, which newer programs and cudart
  * use, gives the driver's answer. (An IFUNC that resolves to NULL would give it for dlsym too, but it crashes
  * programs that take dlsym's NULL for an error with a text.) So newer functions are interposed only if memory
  * depends on them.

@@ -47,9 +47,9 @@ struct evidence {
     bool others;    /* they had the device for a part of that */
     bool alone;     /* recently the device was the context's own all the time */
     bool longer;    /* the last launch took much longer than predicted */
-    bool predicted; /* the launches count as `own`, and not as `used` */
+    bool predicted; /* the launches count as `counted`, and not as `used` */
     bool by_slices; /* the passed time, not the prediction, gives that */
-    double own;
+    double counted;
     enum xpu_cost_sure sure;
 };
 
@@ -79,8 +79,8 @@ static bool counts_as_predicted(const struct xpu_tracker *tracker, const struct 
 
 /* The launches' use beside others, if probes are too far apart for it: the passed time, less whole slices of
  * the others if these are all as long; otherwise the prediction. */
-static double own(const struct xpu_marker *marker, const struct xpu_tracked_stream *on,
-                  struct evidence *evidence, double slice_ns) {
+static double predicted_use(const struct xpu_marker *marker, const struct xpu_tracked_stream *on,
+                            struct evidence *evidence, double slice_ns) {
     double ns = (double)marker->ns, slices = slice_ns > 0 ? (evidence->passed - ns) / slice_ns : 0;
     double rest = evidence->passed - (slices > 0 ? (double)(int64_t)(slices + 0.5) * slice_ns : 0);
     evidence->by_slices =
@@ -104,18 +104,18 @@ static struct evidence evidence_of(const struct xpu_marker *marker, const struct
     evidence.longer = evidence.alone && !marker->past && evidence.last > expected * 1.5 + XPU_IDLE_NS;
     evidence.predicted = counts_as_predicted(tracker, on, marker, evidence.passed) && !evidence.longer;
     if (evidence.predicted)
-        evidence.own = own(marker, on, &evidence, others_slice(tracker));
+        evidence.counted = predicted_use(marker, on, &evidence, others_slice(tracker));
     evidence.sure = evidence.alone ? XPU_COST_SURE : evidence.predicted ? XPU_COST_EITHER : XPU_COST_UNSURE;
     return evidence;
 }
 
 /* Probes are right over some time: if they show much more than the prediction, that counts too. */
-static void count_own(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
-                      const struct xpu_marker *marker, const struct evidence *evidence) {
-    double other = evidence->used - evidence->own, counted = on->doubt.counted + evidence->own;
-    double more = xpu_doubt_add(&on->doubt, evidence->own, other);
+static void count_predicted(struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
+                            const struct xpu_marker *marker, const struct evidence *evidence) {
+    double other = evidence->used - evidence->counted, all = on->doubt.counted + evidence->counted;
+    double more = xpu_doubt_add(&on->doubt, evidence->counted, other);
     if (more > 0)
-        learn(marker, (double)marker->ns * (1 + more / counted), XPU_COST_SURE);
+        learn(marker, (double)marker->ns * (1 + more / all), XPU_COST_SURE);
     xpu_measure_take_back(&tracker->measure, other - more);
     on->predicted = true;
 }
@@ -178,14 +178,14 @@ static void count_marked(struct xpu_tracker *tracker, struct xpu_tracked_stream 
     }
     bool all_is_work = !marker->last_alone && always_worked && !on->guessed;
     if (evidence.by_slices)
-        learn(marker, evidence.own, evidence.sure);
+        learn(marker, evidence.counted, evidence.sure);
     else if (marker->last_alone)
         learn_last(marker, &evidence, on->guessed);
     else if (all_is_work && !evidence.others &&
              !(evidence.predicted && evidence.passed > BELIEVED * (double)marker->ns))
         learn(marker, evidence.passed, evidence.sure);
     if (evidence.predicted)
-        count_own(tracker, on, marker, &evidence);
+        count_predicted(tracker, on, marker, &evidence);
     else if (!all_is_work && !marker->unknown && !evidence.longer && only_this &&
              evidence.used > (double)marker->ns)
         xpu_measure_take_back(&tracker->measure, evidence.used - (double)marker->ns);
@@ -201,7 +201,8 @@ static void counts_from_here(const struct xpu_tracker *tracker, struct xpu_track
     on->guessed = guessed;
 }
 
-static void begins(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, int64_t at, bool guessed) {
+static void work_begins(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, int64_t at,
+                        bool guessed) {
     on->resumes = 0;
     if (!tracker->measure.active) {
         tracker->retired_before = tracker->retired;
@@ -213,7 +214,7 @@ static void begins(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, i
     counts_from_here(tracker, on, guessed);
 }
 
-static void rests(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, int64_t at) {
+static void stream_idles(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, int64_t at) {
     double before = xpu_measure_used(&tracker->measure);
     bool known = tracker->is_shared && tracker->all_known && !on->predicted;
     if (on->active)
@@ -231,12 +232,12 @@ static void rests(struct xpu_tracker *tracker, struct xpu_tracked_stream *on, in
 
 /* The next work of the stream was launched after the last had ended, and without a marker, because that was
  * not known then. */
-static void rests_until(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
-                        struct xpu_tracked_stream *on, int64_t at, int64_t launched) {
+static void stream_idles_until(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                               struct xpu_tracked_stream *on, int64_t at, int64_t launched) {
     int64_t resumes = launched + tracker->clocks.offset;
     if (resumes <= at + XPU_IDLE_NS)
         return;
-    rests(tracker, on, at);
+    stream_idles(tracker, on, at);
     on->resumes = resumes;
     if (resumes <= timeline->until)
         xpu_timeline_add(timeline, (struct xpu_time_point){resumes, XPU_RESUMES, on, 0});
@@ -253,10 +254,10 @@ void xpu_usage_maybe_idle(struct xpu_timeline *timeline, struct xpu_tracker *tra
         if (!rest) {
             xpu_stream_opens(on, false);
             __atomic_store_n(&on->busy_until, 0, __ATOMIC_RELAXED);
-            rests(tracker, on, at);
+            stream_idles(tracker, on, at);
         } else if (!on->assumed_end) {
             if (on->since.count)
-                rests_until(timeline, tracker, on, at, on->since.first);
+                stream_idles_until(timeline, tracker, on, at, on->since.first);
             if (xpu_marker_late(tracker, on)) {
                 xpu_stream_leave(on);
                 return;
@@ -269,19 +270,19 @@ void xpu_usage_maybe_idle(struct xpu_timeline *timeline, struct xpu_tracker *tra
     xpu_stream_leave(on);
 }
 
-static void ends(struct xpu_timeline *timeline, struct xpu_tracker *tracker, struct xpu_tracked_stream *on,
-                 int64_t at) {
+static void work_ends(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
+                      struct xpu_tracked_stream *on, int64_t at) {
     CUevent unused;
     const struct xpu_marker *marker = xpu_marker_first(tracker, on, on->read, &unused);
     on->assumed_end = 0;
     if (on->resumes)
-        begins(tracker, on, on->resumes < at ? on->resumes : at, true);
+        work_begins(tracker, on, on->resumes < at ? on->resumes : at, true);
     xpu_measure_reaches(&tracker->measure, at);
     if (!on->active && marker->mixed) {
         /* The begin of this work is unknown. It has used its prediction, unless that was counted for other
          * streams. */
         double missing = (double)marker->ns - (xpu_measure_used(&tracker->measure) - on->used_before);
-        begins(tracker, on, at, true);
+        work_begins(tracker, on, at, true);
         if (missing > 0)
             xpu_measure_take_back(&tracker->measure, -missing);
     } else {
@@ -300,9 +301,9 @@ static void ends(struct xpu_timeline *timeline, struct xpu_tracker *tracker, str
     if (!marker)
         xpu_usage_maybe_idle(timeline, tracker, on, at);
     else if (marker->kind == XPU_MARKER_BEGIN)
-        rests(tracker, on, at);
+        stream_idles(tracker, on, at);
     else
-        rests_until(timeline, tracker, on, at, marker->first);
+        stream_idles_until(timeline, tracker, on, at, marker->first);
 }
 
 /* Launches that no marker follows have taken their predicted time. Others may have come since. */
@@ -330,11 +331,11 @@ static void assumed_end(struct xpu_timeline *timeline, struct xpu_tracker *track
             on->since.unknown = on->since.count;
         on->assumed_end = 0;
         if (on->since.count)
-            rests_until(timeline, tracker, on, at, on->since.last);
+            stream_idles_until(timeline, tracker, on, at, on->since.last);
         else if (!__atomic_load_n(&on->launching, __ATOMIC_ACQUIRE)) {
             on->since = (struct xpu_marker){0};
             xpu_stream_opens(on, false);
-            rests(tracker, on, at);
+            stream_idles(tracker, on, at);
         }
         counts_from_here(tracker, on, true);
     }
@@ -350,15 +351,15 @@ void xpu_usage_at(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
     switch (point->what) {
     case XPU_BEGINS:
         point->on->assumed_end = 0;
-        begins(tracker, point->on, point->at, false);
+        work_begins(tracker, point->on, point->at, false);
         xpu_marker_done(tracker, point->on);
         break;
     case XPU_RESUMES:
         if (point->on->resumes)
-            begins(tracker, point->on, point->at, true);
+            work_begins(tracker, point->on, point->at, true);
         break;
     case XPU_ENDS:
-        ends(timeline, tracker, point->on, point->at);
+        work_ends(timeline, tracker, point->on, point->at);
         break;
     case XPU_ASSUMED_END:
         if (point->on->assumed_end)

@@ -1,8 +1,8 @@
 /*
- * Newer variants by older ones: see older.h. A request beyond these is CUDA_ERROR_NOT_SUPPORTED.
+ * Newer variants by older ones: see fallbacks.h. A request beyond these is CUDA_ERROR_NOT_SUPPORTED.
  */
 #define _GNU_SOURCE
-#include "older.h"
+#include "fallbacks.h"
 
 #include <string.h>
 
@@ -26,24 +26,24 @@ XPU_NEED(cuMemGetAllocationPropertiesFromHandle)
 XPU_NEED(cuMulticastBindAddr)
 XPU_NEED(cuMulticastBindMem)
 XPU_NEED(cuPointerGetAttribute)
-XPU_OLDER(cuCtxCreate_v4, cuCtxCreate_v3)
-XPU_OLDER(cuGetProcAddress_v2, cuGetProcAddress)
-XPU_OLDER(cuGraphAddNode_v2, cuGraphAddNode)
-XPU_OLDER(cuGraphAddNode_v3, cuGraphAddNode_v2)
-XPU_OLDER(cuGraphExecUpdate_v2, cuGraphExecUpdate)
-XPU_OLDER(cuGraphInstantiateWithParams, cuGraphInstantiateWithFlags)
-XPU_OLDER(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithFlags)
-XPU_OLDER(cuLaunchKernelEx, cuLaunchKernel)
-XPU_OLDER(cuLaunchKernelEx_ptsz, cuLaunchKernel_ptsz)
-XPU_OLDER(cuMemGetDefaultMemPool, cuDeviceGetDefaultMemPool)
-XPU_OLDER(cuMemGetMemPool, cuDeviceGetMemPool)
-XPU_OLDER(cuMulticastBindAddr_v2, cuMulticastBindAddr)
-XPU_OLDER(cuMulticastBindMem_v2, cuMulticastBindMem)
+XPU_FALLBACK(cuCtxCreate_v4, cuCtxCreate_v3)
+XPU_FALLBACK(cuGetProcAddress_v2, cuGetProcAddress)
+XPU_FALLBACK(cuGraphAddNode_v2, cuGraphAddNode)
+XPU_FALLBACK(cuGraphAddNode_v3, cuGraphAddNode_v2)
+XPU_FALLBACK(cuGraphExecUpdate_v2, cuGraphExecUpdate)
+XPU_FALLBACK(cuGraphInstantiateWithParams, cuGraphInstantiateWithFlags)
+XPU_FALLBACK(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithFlags)
+XPU_FALLBACK(cuLaunchKernelEx, cuLaunchKernel)
+XPU_FALLBACK(cuLaunchKernelEx_ptsz, cuLaunchKernel_ptsz)
+XPU_FALLBACK(cuMemGetDefaultMemPool, cuDeviceGetDefaultMemPool)
+XPU_FALLBACK(cuMemGetMemPool, cuDeviceGetMemPool)
+XPU_FALLBACK(cuMulticastBindAddr_v2, cuMulticastBindAddr)
+XPU_FALLBACK(cuMulticastBindMem_v2, cuMulticastBindMem)
 
 /* cudart looks for this function by dlsym. The older variant returns an error where the newer one sets a
  * status. */
-static CUresult older_cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version,
-                                          cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
+static CUresult fallback_cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version,
+                                             cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
     CUresult result = REAL(cuGetProcAddress)(symbol, function, cuda_version, flags);
     if (status)
         *status = result == CUDA_SUCCESS ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
@@ -53,8 +53,8 @@ static CUresult older_cuGetProcAddress_v2(const char *symbol, void **function, i
 /* ---- contexts ---- */
 
 /* Graphics (cigParams) came with the newer variant. */
-static CUresult older_cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
-                                     CUdevice device) {
+static CUresult fallback_cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
+                                        CUdevice device) {
     if (params && params->cigParams)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (params && params->execAffinityParams)
@@ -71,9 +71,9 @@ static bool is_plain(const CUgraphEdgeData *edge) {
 }
 
 /* Edges have had kinds since R545. An edge without one carries no data. */
-static CUresult older_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                        const CUgraphEdgeData *edges, size_t count,
-                                        CUgraphNodeParams *params) {
+static CUresult fallback_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                           const CUgraphEdgeData *edges, size_t count,
+                                           CUgraphNodeParams *params) {
     for (size_t i = 0; edges && i < count; i++)
         if (!is_plain(&edges[i]))
             return CUDA_ERROR_NOT_SUPPORTED;
@@ -82,14 +82,14 @@ static CUresult older_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const 
 
 /* The newer variant is stricter about the contexts of kernels; the older one accepts all contexts that the
  * newer one accepts. */
-static CUresult older_cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                        const CUgraphEdgeData *edges, size_t count,
-                                        CUgraphNodeParams *params) {
+static CUresult fallback_cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                           const CUgraphEdgeData *edges, size_t count,
+                                           CUgraphNodeParams *params) {
     return REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params);
 }
 
-static CUresult older_cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph,
-                                           CUgraphExecUpdateResultInfo *info) {
+static CUresult fallback_cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph,
+                                              CUgraphExecUpdateResultInfo *info) {
     if (!info)
         return CUDA_ERROR_INVALID_VALUE;
     *info = (CUgraphExecUpdateResultInfo){0};
@@ -114,13 +114,13 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
     return result;
 }
 
-static CUresult older_cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
-                                                   CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+static CUresult fallback_cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
+                                                      CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
     return instantiate(exec, graph, params, REAL(cuGraphUpload));
 }
 
-static CUresult older_cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
-                                                        CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+static CUresult fallback_cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
+                                                           CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
     return instantiate(exec, graph, params, REAL(cuGraphUpload_ptsz));
 }
 
@@ -155,14 +155,14 @@ static CUresult launch_by(const CUlaunchConfig *config, CUfunction function, voi
                             arguments, extra);
 }
 
-static CUresult older_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments,
-                                       void **extra) {
+static CUresult fallback_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                                          void **extra) {
     return launch_by(config, function, arguments, extra, REAL(cuLaunchKernel),
                      REAL(cuLaunchCooperativeKernel));
 }
 
-static CUresult older_cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
-                                            void **arguments, void **extra) {
+static CUresult fallback_cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
+                                               void **arguments, void **extra) {
     return launch_by(config, function, arguments, extra, REAL(cuLaunchKernel_ptsz),
                      REAL(cuLaunchCooperativeKernel_ptsz));
 }
@@ -179,21 +179,22 @@ static CUresult pool_of(CUresult (*get)(CUmemoryPool *, CUdevice), CUmemoryPool 
                : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static CUresult older_cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location,
-                                             CUmemAllocationType type) {
+static CUresult fallback_cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location,
+                                                CUmemAllocationType type) {
     return pool_of(REAL(cuDeviceGetDefaultMemPool), pool, location, type);
 }
 
-static CUresult older_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+static CUresult fallback_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
+                                         CUmemAllocationType type) {
     return pool_of(REAL(cuDeviceGetMemPool), pool, location, type);
 }
 
 /* ---- multicast ---- */
 
 /* The older variants bind for the memory's own device; the newer ones get the device as an argument. */
-static CUresult older_cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device,
-                                            size_t offset, CUmemGenericAllocationHandle memory,
-                                            size_t memory_offset, size_t size, unsigned long long flags) {
+static CUresult fallback_cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device,
+                                               size_t offset, CUmemGenericAllocationHandle memory,
+                                               size_t memory_offset, size_t size, unsigned long long flags) {
     CUmemAllocationProp properties = {0};
     CUresult result = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, memory);
     if (result != CUDA_SUCCESS)
@@ -205,9 +206,9 @@ static CUresult older_cuMulticastBindMem_v2(CUmemGenericAllocationHandle object,
     return REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
 }
 
-static CUresult older_cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device,
-                                             size_t offset, CUdeviceptr pointer, size_t size,
-                                             unsigned long long flags) {
+static CUresult fallback_cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device,
+                                                size_t offset, CUdeviceptr pointer, size_t size,
+                                                unsigned long long flags) {
     int ordinal = -1;
     CUresult result = REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
     if (result != CUDA_SUCCESS)
