@@ -1,35 +1,31 @@
 """A cluster that is installed from the manifests, as docs/kubernetes.md says: by helm and kubectl, with the
 controllers that make pods of the applied objects.
 
-The node is complete: /etc, /opt and /run, which a DaemonSet's pod changes, are the cluster's own. The
-manifests are patched for what this cluster lacks: a network of pods (they use the machine's), and addresses
-of services.
+The node is complete: /etc, /opt and /run, which a DaemonSet's pod changes, are the cluster's own. Helm gets
+the chart with another `kubeVersion`, because this cluster is 1.20.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from xpu_runtime import version
 
 from . import manifests
+from .adapted import OUR_NAME, Adaptation
 from .cluster import Cluster
-from .daemons import PATIENCE, answers, free_port
+from .daemons import PATIENCE, Daemon, answers, free_port
 
-OUR_NAME = "docker.io/library/xpu-kubernetes"
 OUR_IMAGE = f"{OUR_NAME}:{version.VERSION}"
 _CONTROLLERS = (
     "daemonset", "deployment", "replicaset", "job", "garbagecollector", "namespace", "serviceaccount",
     "serviceaccount-token", "root-ca-cert-publisher", "endpoint", "disruption",
 )  # fmt: skip
-#: Kinds that came with 1.30.
-_NEWER = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 _VIEW = """mkdir -p {own}/etc {own}/work {own}/opt {own}/run/{name}
 mount -t overlay -o lowerdir=/etc,upperdir={own}/etc,workdir={own}/work etc /etc
 mount --bind {own}/opt /opt
@@ -55,9 +51,18 @@ class InstalledCluster(Cluster):
         self.controllers = self._controllers()
         self.extender_port = free_port()
         #: Pods share the machine's ports.
-        self.ports = {"8443": self.extender_port, "9402": free_port(), "9403": free_port()}
+        self._ports = {"8443": str(self.extender_port), "9402": str(free_port()), "9403": str(free_port())}
+        #: The working directory of commands.
+        self.clone = self.folder / "clone"
+        self._environ = {
+            **os.environ,
+            "HOME": str(self.folder),
+            "PATH": f"{manifests.TOOLS}:{os.environ['PATH']}",
+            "KUBECONFIG": f"{self.folder}/admin.kubeconfig",
+            "HELM_PLUGINS": f"{self.folder}/helm",
+        }
 
-    def _controllers(self) -> Any:
+    def _controllers(self) -> Daemon:
         self._controllers_port = free_port()
         return self.daemon(
             "kube-controller-manager", lambda: answers(f"http://127.0.0.1:{self._controllers_port}/healthz"),
@@ -70,10 +75,21 @@ class InstalledCluster(Cluster):
 
     @property
     def init(self) -> int:
-        """A process in the node's mount namespace; the DaemonSet's pods take it for the node's first one."""
+        """A process in the node's mount namespace."""
         return int(self.node.view[self.node.view.index("--target") + 1])
 
     # Start, change and end.
+
+    def start(self) -> None:
+        super().start()
+        self.controllers.start()
+        self.adaptation = Adaptation(self._port, self.init, self._ports)
+        self.adaptation.write_plugin(self.folder / "helm" / "adapted")
+        shutil.copytree(manifests.FOLDER, self.clone / "packaging" / "kubernetes")
+        chart = self.clone / "packaging" / "kubernetes" / "chart" / "Chart.yaml"
+        text, changes = re.subn("(?m)^kubeVersion: .*", 'kubeVersion: ">=1.20.0-0"', chart.read_text())
+        assert changes == 1
+        chart.write_text(text)
 
     def _mounts(self) -> str:
         # Before the superclass's mounts: a bind mount has what is in the folder at that moment.
@@ -98,76 +114,33 @@ class InstalledCluster(Cluster):
         self.kubectl("apply", "-f", str(manifests.FOLDER / "namespace.yaml"))
         self.kubectl("create", "-f", "-", text=self.secrets_text)
 
-    def manifests(self) -> str:
-        """The namespace, and the chart as helm renders it."""
-        namespace = (manifests.FOLDER / "namespace.yaml").read_text()
-        rest = yaml.safe_dump_all(manifests.rendered("--no-hooks"))
-        return self.as_applied(f"{namespace}---\n{rest}")
-
-    def uninstall(self) -> str:
-        """The manifest that removes the runtime from nodes after everything else is deleted."""
-        return self.as_applied((manifests.FOLDER / "uninstall.yaml").read_text())
-
-    def hooks(self) -> str:
-        """The objects that `helm uninstall` creates before it removes anything."""
-        found = [
-            each
-            for each in manifests.rendered()
-            if "pre-delete" in each["metadata"].get("annotations", {}).get("helm.sh/hook", "")
-        ]
-        assert [each["kind"] for each in found].count("Job") == 1
-        return self.as_applied(yaml.safe_dump_all(found))
-
-    def as_applied(self, text: str) -> str:
-        """The objects, adapted to this cluster; kinds that it does not know are left out."""
-        found = yaml.safe_load_all(text)
-        changed: str = yaml.safe_dump_all(
-            self.changed(each) for each in found if each and each["kind"] not in _NEWER
-        )
-        return changed
-
-    def changed(self, thing: dict[str, Any]) -> dict[str, Any]:
-        """The object, adapted to this cluster."""
-        if thing["kind"] == "PodDisruptionBudget":
-            return {**thing, "apiVersion": "policy/v1beta1"}
-        if thing["kind"] not in ("DaemonSet", "Deployment", "Job"):
-            return thing
-        text = json.dumps(thing)
-        for theirs, ours in self.ports.items():
-            text = text.replace(theirs, str(ours))
-        found: dict[str, Any] = json.loads(text)
-        if "replicas" in found["spec"]:
-            found["spec"]["replicas"] = 1
-        spec = found["spec"]["template"]["spec"]
-        spec["hostNetwork"] = True
-        for container in [*spec.get("initContainers", ()), *spec["containers"]]:
-            container["image"] = f"{OUR_NAME}:{container['image'].rpartition(':')[2]}"
-            env = {each["name"]: each for each in container.get("env", ())}
-            env["KUBERNETES_SERVICE_HOST"] = {"value": "127.0.0.1"}
-            env["KUBERNETES_SERVICE_PORT"] = {"value": str(self._port)}
-            if "CONTAINERD_UNIT" in env:
-                env["CONTAINERD_UNIT"]["value"] = ""  # only the test restarts containerd
-            container["env"] = [{**each, "name": name} for name, each in env.items()]
-            command = container["command"]
-            if container["securityContext"].get("privileged"):
-                command[3:3] = ["--init", str(self.init)]
-        return found
+    def apply_uninstall(self) -> str:
+        """Applies the manifest that removes what is left on nodes; returns it."""
+        text = self.adaptation.objects((manifests.FOLDER / "uninstall.yaml").read_text())
+        self.kubectl("apply", "-f", "-", text=text)
+        return text
 
     def close(self) -> list[str]:
         # At its end the API server waits until all watches are closed.
         self.controllers.stop()
         return super().close()
 
-    def kubectl(self, *words: str, text: str = "", check: bool = True) -> str:
+    def helm(self, *words: str) -> str:
+        """Runs Helm on the namespace of the manifests; returns its output."""
+        return self.sh(f"helm {shlex.join(words)} --namespace {manifests.NAMESPACE}")
+
+    def kubectl(self, *words: str, text: str = "") -> str:
         """Runs kubectl; returns its output."""
+        return self.sh(f"kubectl {shlex.join(words)}", text)
+
+    def sh(self, words: str, text: str = "", check: bool = True) -> str:
+        """A line for a shell, in a folder with the clone's `packaging`; Helm's objects are adapted."""
+        if words.startswith(("helm install", "helm upgrade")):
+            words += " --post-renderer adapted"
         done = subprocess.run(
-            [manifests.TOOLS / "kubectl", f"--kubeconfig={self.folder}/admin.kubeconfig", *words],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=3 * PATIENCE,
-            env={**os.environ, "HOME": str(self.folder)},
-        )
+            ["sh", "-c", words], input=text, cwd=self.clone, env=self._environ, timeout=3 * PATIENCE,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         if check and done.returncode:
-            raise AssertionError(f"kubectl {' '.join(words)}: {done.stdout}{done.stderr}")
-        return done.stdout + done.stderr
+            raise AssertionError(f"{words}: {done.stdout}")
+        return done.stdout

@@ -1,13 +1,11 @@
-"""Install and Uninstall of docs/kubernetes.md, carried out by a cluster's own controllers; and the tutorial
-of a first slice in a cluster, with an upgrade after it.
+"""Install and Uninstall of docs/kubernetes.md, by Helm and a cluster's own controllers; and the tutorial of a
+first slice in a cluster, with an upgrade after it.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,11 @@ import pytest
 from support import REPOSITORY, pages
 
 from . import manifests
+from .adapted import OUR_NAME
 from .cluster import IMAGE, NODE
 from .conftest import Pods
 from .daemons import until
-from .installation import OUR_IMAGE, OUR_NAME, InstalledCluster
+from .installation import OUR_IMAGE, InstalledCluster
 from .objects import container, pod
 
 LABEL, REMOVAL = "yoyoworks.com/xpu.runtime", "yoyoworks.com/xpu.removal"
@@ -44,9 +43,10 @@ class Installation:
         self.pods = Pods(cluster)
         self.before = self.text(_CONFIG)
 
-    def apply(self) -> None:
+    def install(self) -> None:
         """Installs as the page says, and waits until the node offers slices."""
-        self.cluster.kubectl("apply", "-f", "-", text=self.cluster.manifests())
+        values = "image.repository=registry.invalid/xpu-kubernetes,kubernetes.aliases={aliyun.com/gpu}"
+        self.cluster.helm("install", "xpu", "packaging/kubernetes/chart", "--set", values)
         self.cluster.kubectl("label", "node", NODE, "--overwrite", "yoyoworks.com/xpu=enabled")
         self.wait_until_set_up()
         for name in ("deployment/xpu-extender", "daemonset/xpu-node"):
@@ -116,15 +116,14 @@ class Installation:
 
         self.wait(have_ended, "the containers of the one before have ended")
 
-    def delete_rest(self) -> None:
-        """Deletes all applied objects that are left."""
-        words = ("delete", "-f", "-", "--ignore-not-found", _PATIENCE)
-        self.cluster.kubectl(*words, text=self.cluster.manifests())
+    def remove(self, *options: str) -> None:
+        """Uninstalls what Helm installed, and deletes the namespace."""
+        self.cluster.helm("uninstall", "xpu", *options)
+        self.cluster.kubectl("delete", "namespace", manifests.NAMESPACE, _PATIENCE)
 
-    def uninstall(self) -> None:
+    def clean(self) -> None:
         """Applies uninstall.yaml, which removes what is left on nodes."""
-        text = self.cluster.uninstall()
-        self.cluster.kubectl("apply", "-f", "-", text=text)
+        text = self.cluster.apply_uninstall()
         status = ("rollout", "status", "daemonset/xpu-uninstall", _PATIENCE)
         self.cluster.kubectl("--namespace", "xpu-uninstall", *status)
         self.assert_is_gone()
@@ -157,9 +156,7 @@ def whole(installed: Path, kubernetes_image: Path) -> Iterator[InstalledCluster]
     found = InstalledCluster(installed, kubernetes_image)
     try:
         found.start()
-        found.controllers.start()
-        port = found.ports["8443"]
-        found.restart_scheduler(extenders=manifests.scheduler_extenders(found.secrets, port))
+        found.restart_scheduler(extenders=manifests.scheduler_extenders(found.secrets, found.extender_port))
         yield found
     finally:
         left = found.close()
@@ -171,7 +168,7 @@ def installation(whole: InstalledCluster) -> Iterator[Installation]:
     """An installation with the namespace and the Secrets, in which a slice has run."""
     whole.prepare()
     found = Installation(whole)
-    found.apply()
+    found.install()
     found.run_slice("first")
     yield found
     found.pods.delete_all()
@@ -197,116 +194,91 @@ def test_the_runtime_stays_as_long_as_the_daemonset_does(installation: Installat
     (row,) = installation.cluster.node.json("ps")
     assert row["pid"] == before[0]["pid"]
     installation.wait(lambda: set(installation.offered().values()) == {"0"}, "the node offers nothing")
-    installation.delete_rest()
+    installation.remove()
 
     installation.restart_containerd()
     installation.pods.delete_all()
     installation.wait(lambda: installation.cluster.node.json("ps") == [], "its container has ended")
-    installation.uninstall()
+    installation.clean()
 
 
 def test_the_runtime_goes_when_everything_is_deleted_at_once(installation: Installation) -> None:
-    text = installation.cluster.manifests()
-    installation.cluster.kubectl("delete", "-f", "-", _PATIENCE, text=text)
+    installation.remove("--no-hooks")
     installation.wait(lambda: not installation.on_node("/opt/xpu").exists(), "the runtime is gone")
     assert installation.text(_CONFIG) == installation.before
     # The right to change the node is deleted with everything else.
     assert installation.labels()[LABEL] == "true"
-    installation.uninstall()
-
-
-def test_helms_hook_waits_until_the_runtime_is_gone(installation: Installation) -> None:
-    text = installation.cluster.hooks()
-
-    installation.kubectl("apply", "-f", "-", text=text)
-    installation.kubectl("wait", "--for=condition=complete", "job/xpu-uninstall", _PATIENCE)
-
-    installation.assert_is_gone()
-    installation.kubectl("delete", "-f", "-", _PATIENCE, text=text)
-    installation.delete_rest()
+    installation.clean()
 
 
 class Reader:
-    """A reader who follows a page, in a folder with the clone's `packaging`."""
+    """A reader who follows pages, in a folder with the clone's `packaging`."""
 
     #: Of the image that an upgrade brings.
     TAG = "next"
     #: The image of the page's pods.
     _IMAGE = "docker.io/library/debian:12"
 
-    def __init__(self, installation: Installation, folder: Path) -> None:
+    def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self._folder = folder
-        cluster = installation.cluster
+        self._cluster = cluster = installation.cluster
         # Earlier tests have left these.
         cluster.kubectl("label", "node", NODE, "yoyoworks.com/xpu-")
         cluster.kubectl("delete", "events", "--all")
         cluster.ctr("image", "tag", "--force", IMAGE, self._IMAGE)
         cluster.ctr("image", "tag", "--force", OUR_IMAGE, f"{OUR_NAME}:{self.TAG}")
-        (folder / "packaging").symlink_to(REPOSITORY / "packaging")
-        kubeconfig = cluster.folder / "admin.kubeconfig"
-        path = f"{manifests.TOOLS}:{os.environ['PATH']}"
-        self._environ = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
 
-    def follow(self, step: pages.File | pages.Command) -> None:
-        """Carries out a step; the test fails if a command prints something else."""
-        if isinstance(step, pages.File):
-            path = self._folder / step.name
-            path.parent.mkdir(exist_ok=True)
-            # There is no network of pods.
-            path.write_text(step.text.replace("ClassName: xpu\n", "ClassName: xpu\n  hostNetwork: true\n"))
-            return
-        said = self._say(step.words)
-        if not pages.matches(said, step.prints):
-            pods = self._say("kubectl describe pods")
-            pytest.fail(f"# {step.words}\n{said}\n\nthe page has\n{step.prints}\n{pods}")
+    def follow(self, page: str, test: str = "") -> None:
+        """Carries out the page's steps; the test fails if a command prints something else."""
+        for step in pages.steps(REPOSITORY / page, test):
+            if isinstance(step, pages.File):
+                # There is no network of pods.
+                text = step.text.replace("ClassName: xpu\n", "ClassName: xpu\n  hostNetwork: true\n")
+                (self._cluster.clone / step.name).write_text(text)
+                continue
+            said = self._say(step.words)
+            if not pages.matches(said, step.prints):
+                pods = self._say("kubectl describe pods")
+                pytest.fail(f"# {step.words}\n{said}\n\nthe page has\n{step.prints}\n{pods}")
 
     def _say(self, words: str) -> str:
         installation = self._installation
-        *verb, name = words.split()
-        if words == "kubectl apply -f xpu.yaml":
-            text = installation.cluster.as_applied((self._folder / "xpu.yaml").read_text())
-            said = installation.cluster.kubectl("apply", "-f", "-", text=text)
-            if installation.labels().get(LABEL) == "true":
-                return said
+        if words.startswith("kubectl logs "):
+            # The API server has no certificate with which it could ask this kubelet.
+            return installation.pods.log(words.split()[-1])
+        words = words.replace("REGISTRY", "registry.invalid").replace("TAG", self.TAG)
+        said = self._cluster.sh(words, check=False)
+        if words.startswith("helm install "):
             installation.wait_until_set_up()
             installation.wait(lambda: installation.offered() == _OFFERED, "the node offers its slices")
             self._tell_scheduler()
-            return said
-        if verb == ["kubectl", "logs"]:
-            # The API server has no certificate with which it could ask this kubelet.
-            return installation.pods.log(name)
-        done = subprocess.run(
-            ["sh", "-c", words.replace("REGISTRY", "registry.invalid").replace("TAG", self.TAG)],
-            cwd=self._folder, env=self._environ, timeout=120, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        return done.stdout
+        if words.startswith("helm uninstall "):
+            installation.assert_is_gone()
+        return said
 
     def _tell_scheduler(self) -> None:
         """Adds the extender to the scheduler, as its administrator does, with a certificate of the page's
         Secrets.
         """
         secret = json.loads(self._installation.kubectl("get", "secret", "xpu-scheduler-tls", "-o", "json"))
-        place = self._folder / "xpu-scheduler-tls"
+        place = self._cluster.clone / "xpu-scheduler-tls"
         place.mkdir()
         for name, data in secret["data"].items():
             (place / name).write_bytes(base64.b64decode(data))
-        cluster = self._installation.cluster
-        port = cluster.ports["8443"]
-        cluster.restart_scheduler(extenders=manifests.scheduler_extenders(self._folder, port))
+        extenders = manifests.scheduler_extenders(self._cluster.clone, self._cluster.extender_port)
+        self._cluster.restart_scheduler(extenders=extenders)
 
 
-def test_what_the_page_of_a_cluster_says_is_what_happens(whole: InstalledCluster, tmp_path: Path) -> None:
+def test_what_the_pages_of_a_cluster_say_is_what_happens(whole: InstalledCluster) -> None:
+    """The tutorial, an upgrade, and Helm's hook, which waits until the runtime is gone."""
+    test = "tests/kubernetes/test_installation.py"
     installation = Installation(whole)
-    reader = Reader(installation, tmp_path)
-    for step in pages.steps(REPOSITORY / "docs/tutorials/cluster.md"):
-        reader.follow(step)
+    reader = Reader(installation)
+    reader.follow("docs/tutorials/cluster.md")
     slices = installation.cluster.node.json("ps")
-    for step in pages.steps(REPOSITORY / "docs/how-to/upgrade.md", "tests/kubernetes/test_installation.py"):
-        reader.follow(step)
+    reader.follow("docs/how-to/upgrade.md", test)
     assert installation.pod()["spec"]["containers"][0]["image"].endswith(f":{reader.TAG}")
     assert installation.cluster.node.json("ps") == slices != []
     installation.pods.delete_all()
-    installation.delete_rest()
-    installation.uninstall()
+    reader.follow("docs/kubernetes.md", test)
+    installation.assert_is_gone()

@@ -3,8 +3,7 @@
 A command stands after `# ` in a block of the language `console`; its output is below it. `...` stands for any
 text, on a line of its own for any lines. Times, ids and numbers may differ. A block of another language that
 begins with `# NAME` is the content of that file, in the folder of the commands or at an absolute path. A
-block after the comment `<!-- run by FILE -->` belongs to another test, which that FILE has, and one after
-`<!-- not run: REASON -->` to none.
+block after the comment `<!-- run by FILE -->` belongs to another test, which that FILE has.
 
 `followed_by` says which tests follow a page, `with_blocks_of` which have a block of it.
 """
@@ -24,9 +23,7 @@ _ELSEWHERE = {
     "docs/how-to/agent.md": "tests/machine",
     "docs/how-to/operate.md": "tests/machine",
 }
-_BLOCK = re.compile(
-    r"(?:<!-- (?:run by (\S+)|(not run: .+?)) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
-)
+_BLOCK = re.compile(r"(?:<!-- run by (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"# (/?(?:[\w.-]+/)*(?:[\w-]+\.\w+|Dockerfile))\n")
 #: Text that differs at each run: times, ids of containers and of the kernel, a program's memory.
 _DIFFERS = re.compile(r"\b[0-9a-f]{12,}\b|\d+|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d: ]+")
@@ -66,15 +63,15 @@ def with_blocks_of(tests: str) -> list[Path]:
 def _all() -> list[Path]:
     return [
         page
-        for folder in ("docs/how-to", "docs/tutorials")
+        for folder in ("docs", "docs/how-to", "docs/tutorials")
         for page in sorted((REPOSITORY / folder).glob("*.md"))
     ]
 
 
 def steps(page: Path, test: str = "") -> Iterator[File | Command]:
     """The steps of a page, or those that belong to another test."""
-    for runner, not_run, language, block in _BLOCK.findall(page.read_text()):
-        if not_run or runner != test:
+    for runner, language, block in _BLOCK.findall(page.read_text()):
+        if runner != test:
             continue
         if language != "console":
             name = _NAME.match(block)
