@@ -1,9 +1,9 @@
 """Writes the parts of the pages that come from the code: reference.py [--check]
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page, on lines of its own
-or within one; PARTS has the functions that write it. With --check nothing is written, and two things are
-errors (lint): a part that is out of date, and a line of any page over WIDTH columns, unless a program has
-printed it.
+or within one; PARTS has the functions that write it. With --check nothing is written, and three things are
+errors (lint): a part that is out of date, a sentence whose value is not the code's (parts.sentences), and a
+line of any page over WIDTH columns, unless a program has printed it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from parts import commands, engines, errors, events, kubernetes, metrics, outputs, tree, variables
+from parts import commands, engines, errors, events, kubernetes, metrics, outputs, sentences, tree, variables
 from parts.markdown import WIDTH, code
 
 from xpu_runtime.request import require
-from xpu_runtime.vendors import inventory
 
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _REFERENCE = ("commands", "configuration", "errors", "events", "json", "kubernetes", "metrics", "variables")
@@ -51,10 +50,13 @@ def main(is_check: bool) -> int:
         return 0
     if stale:
         print(f"{', '.join(stale)}: not what the code says: run `make docs`", file=sys.stderr)
+    wrong = list(sentences.missing())
+    for name, sentence in wrong:
+        print(f"{name}: the code says {sentence!r}", file=sys.stderr)
     long = list(_too_long())
     for place in long:
         print(f"{place}: over {WIDTH} columns", file=sys.stderr)
-    return 1 if stale or long else 0
+    return 1 if stale or wrong or long else 0
 
 
 def _made(part: re.Match[str]) -> str:
@@ -83,6 +85,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors-codes": errors.codes,
     "errors-lines": errors.lines,
     "errors-refusals": errors.refusals,
+    "errors-statuses": commands.statuses,
     "events-fields-of-journal": events.fields_of_journal,
     "events-kinds": events.kinds,
     "json": outputs.outputs,
@@ -90,11 +93,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "kubernetes-labels": kubernetes.labels,
     "layers": tree.layers,
     "variables": variables.variables,
-    "variables-least-of-uuid": lambda: str(inventory.SHORTEST_START),
     "variables-priorities": partial(variables.words_of, "PRIORITIES"),
     "variables-require": lambda: code(require.SUBJECTS),
     "variables-scheds": partial(variables.words_of, "SCHEDS"),
-    **kubernetes.IN_TEXT,
+    "port-of-node": partial(kubernetes.port, "node"),
+    "port-of-extender": partial(kubernetes.port, "extender"),
     **{f"metrics-of-{kind}": partial(metrics.of, kind) for kind in metrics.KINDS},
 }
 

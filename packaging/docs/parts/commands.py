@@ -1,8 +1,9 @@
-"""docs/reference/commands.md: the commands as click knows them."""
+"""docs/reference/commands.md: the commands as click knows them; and the exit statuses that their help has."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 
 import click
@@ -23,6 +24,15 @@ def commands() -> str:
         for context in found
     )
     return "\n".join([listed, "", *map(_command, found)])
+
+
+def statuses() -> str:
+    """A list of the commands that have statuses of their own."""
+    found = []
+    for context in below(click.Context(xpu, info_name="xpu")):
+        text = " ".join((context.command.help or "").split())
+        found += [(f"`{context.command_path}`", said) for said in re.findall(r"Exit status: ([^.]*)\.", text)]
+    return items(found)
 
 
 def below(parent: click.Context) -> Iterator[click.Context]:

@@ -38,7 +38,7 @@ def check(context: click.Context, path: str | None) -> None:
     """Print all problems of the configuration.
 
     Checks PATH, or the file in use. For the file in use it also checks that the low-level runtime and the
-    devices in policy.devices exist. Exit status 1 if there is a problem.
+    devices in policy.devices exist. Exit status: 0 no problem, 1 at least one.
 
     \b
     Example:

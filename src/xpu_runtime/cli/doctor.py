@@ -36,12 +36,13 @@ def doctor(context: click.Context, as_json: bool, file: str | None) -> None:
 
     Nothing is changed. A problem keeps something from working. A warning does not, or not yet. Unknown means
     that xpu could not look, for example because you are not root.
-    Exit status: 0 no problem (there may be warnings), 1 at least one problem, 2 wrong usage.
+    Exit status: 0 no problem (there may be warnings), 1 at least one problem, 2 wrong usage; with --bundle:
+    0 written, with problems or without, 1 not written.
 
     --bundle collects a bug report: the findings, the output of xpu's commands, versions, the engines'
     configuration, the specs of containers with slices, the log. It leaves out arguments, and the values of
     variables and annotations. From other programs' files it keeps only values that are known to be harmless.
-    FILE, a .tar.gz, must not exist yet. Exit status: 0 written, with problems or without; 1 not written.
+    FILE, a .tar.gz, must not exist yet.
 
     \b
     Example:
