@@ -5,15 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 
 from support import GIB, MIB
-from support.simulation import NOT_INITIALIZED, OUT_OF_MEMORY, SUCCESS, Process, used
-from xpu_simulator.simulator import SimState
+from support.simulation import NOT_INITIALIZED, OUT_OF_MEMORY, SUCCESS, Process, Start, Up, Working, used
 
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
-Working = Callable[..., tuple[str, Process]]
 T4 = 15360 * MIB
 
 

@@ -19,11 +19,7 @@ import pytest
 
 from support import MIB
 from support.cudart import runtimes
-from support.simulation import SUCCESS, Process
-from xpu_simulator.simulator import SimState
-
-Up = Callable[..., SimState]
-Start = Callable[..., Process]
+from support.simulation import SUCCESS, Process, Start, Up, libraries
 
 KIB = 1024
 INVALID, NOT_SUPPORTED, UNSUPPORTED_LIMIT, INVALID_CLUSTER_SIZE = 1, 801, 215, 912
@@ -100,7 +96,6 @@ def test_nvml_agrees_with_the_attributes(card: Callable[[str], Process], model: 
 @pytest.mark.parametrize("model", [T4, H100])
 def test_the_cuda_runtime_gets_the_same_attributes(up: Up, native_with_cudart: Path, model: str) -> None:
     root = up({"driver": "R580", "gpus": [{"model": model}]}, native=str(native_with_cudart)).root
-    folder = next(Path(root).glob("usr/lib/*-linux-gnu"))
     runtime = next(each for each in runtimes() if each.name == "13")
     script = (
         "import ctypes, sys\n"
@@ -112,7 +107,7 @@ def test_the_cuda_runtime_gets_the_same_attributes(up: Up, native_with_cudart: P
     wanted = {number: value for number, value in MODELS[model].items() if number != PCI_ID}
     done = subprocess.run(
         [sys.executable, "-c", script, runtime.library, *map(str, wanted)],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
+        env={**os.environ, "LD_LIBRARY_PATH": str(libraries(root))},
         capture_output=True,
         text=True,
         timeout=60,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.exports import LIBRARIES, exported, listed
-from support.simulation import NVML_NOT_SUPPORTED
-from xpu_simulator.simulator import SimState
+from support.simulation import NVML_NOT_SUPPORTED, Up, libraries
 from xpu_simulator.topology import DRIVERS
 
-Up = Callable[..., SimState]
 #: CUresult.
 NOT_SUPPORTED = 801
 
@@ -66,7 +63,7 @@ def test_a_function_that_is_not_simulated_is_found_and_returns_not_supported(nat
 
 
 def test_the_driver_root_has_the_branchs_own_libraries(up: Up, native: Path) -> None:
-    (folder,) = Path(up("1xT4-R535").root).glob("usr/lib/*-linux-gnu")
+    folder = libraries(up("1xT4-R535").root)
     for library in LIBRARIES:
         assert exported(folder / f"{library}.so.1") == listed(library)["R535"]
 

@@ -17,12 +17,10 @@ from support.simulation import (
     NVML_NOT_SUPPORTED,
     OUT_OF_MEMORY,
     SUCCESS,
-    Process,
+    Start,
+    Up,
 )
-from xpu_simulator.simulator import SimState
 
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
 Cgroup = Callable[..., Path]
 T4 = 15360 * MIB
 

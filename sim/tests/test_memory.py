@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from support import GIB, MIB
-from support.simulation import OUT_OF_MEMORY, SUCCESS, Process, used
-from xpu_simulator.simulator import SimState
+from support.simulation import OUT_OF_MEMORY, SUCCESS, Process, Start, Up, used
 
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
 T4 = 15360 * MIB
 INVALID, INVALID_HANDLE, NOT_SUPPORTED = 1, 400, 801
 #: CUmemPool_attribute.

@@ -6,16 +6,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.simulation import SUCCESS, Process
-from xpu_simulator.simulator import SimState
-
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
+from support.simulation import SUCCESS, Process, Start, Up
 
 MIB = 1 << 20
 RPC_FAILURE, NOT_READY, ILLEGAL_ADDRESS = 806, 807, 700

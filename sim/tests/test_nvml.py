@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from support import MIB, REPOSITORY, exports
+from support import MIB, REPOSITORY
 from support.simulation import (
     NVML_INVALID,
     NVML_LOST,
@@ -19,13 +19,11 @@ from support.simulation import (
     OUT_OF_MEMORY,
     SUCCESS,
     UNAVAILABLE,
-    Process,
+    Start,
+    Up,
+    libraries,
 )
 from xpu_simulator import simulator
-from xpu_simulator.simulator import SimState
-
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
 
 
 def test_a_card_is_described_in_full(up: Up, process: Start) -> None:
@@ -77,72 +75,78 @@ def test_the_drivers_own_memory_belongs_to_no_process(up: Up, process: Start) ->
     assert done.stdout == "1000, 400, 600\n"
 
 
-def test_a_mig_layout_is_described_in_full(up: Up, native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = next(Path(up("2xA100-MIG").root).glob("usr/lib/*-linux-gnu"))
-    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(folder / "libnvidia-ml.so.1")))
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+def loaded(root: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(libraries(root) / "libnvidia-ml.so.1"))
+
+
+@pytest.fixture
+def in_this_process(up: Up, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """`in_this_process("4xT4")` gives nvidia-ml-py a new simulation's library, not yet initialised."""
+
+    def load(topology: str) -> None:
+        monkeypatch.setattr(pynvml, "nvmlLib", loaded(up(topology).root))
+        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+
+    yield load
+    pynvml.nvmlShutdown()
+
+
+def test_a_mig_layout_is_described_in_full(in_this_process: Callable[[str], None]) -> None:
+    in_this_process("2xA100-MIG")
     pynvml.nvmlInit()
-    try:
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-        assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
-        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
-        parts = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at) for at in range(5)]
-        with pytest.raises(pynvml.NVMLError_NotFound):
-            pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 5)
-        assert [pynvml.nvmlDeviceGetGpuInstanceId(part) for part in parts] == [1, 7, 8, 9, 10]
-        assert [pynvml.nvmlDeviceGetComputeInstanceId(part) for part in parts] == [0] * 5
-        assert [pynvml.nvmlDeviceGetMemoryInfo(part).total // MIB for part in parts] == [40192] + [9728] * 4
-        attributes = pynvml.nvmlDeviceGetAttributes_v2(parts[0])
-        assert (attributes.multiprocessorCount, attributes.gpuInstanceSliceCount) == (42, 3)
-        assert attributes.memorySizeMB == 40192
-        assert pynvml.nvmlDeviceGetName(parts[0]) == "NVIDIA A100-SXM4-80GB MIG 3g.40gb"
-        assert pynvml.nvmlDeviceIsMigDeviceHandle(parts[0]).value == 1
-        assert pynvml.nvmlDeviceIsMigDeviceHandle(gpu).value == 0
-        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(parts[4])
-        assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
-        by_uuid = pynvml.nvmlDeviceGetHandleByUUID(pynvml.nvmlDeviceGetUUID(parts[3]))
-        assert pynvml.nvmlDeviceGetGpuInstanceId(by_uuid) == 9
-        with pytest.raises(pynvml.NVMLError_NotSupported):
-            pynvml.nvmlDeviceGetUtilizationRates(gpu)
-    finally:
-        pynvml.nvmlShutdown()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
+    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
+    parts = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at) for at in range(5)]
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 5)
+    assert [pynvml.nvmlDeviceGetGpuInstanceId(part) for part in parts] == [1, 7, 8, 9, 10]
+    assert [pynvml.nvmlDeviceGetComputeInstanceId(part) for part in parts] == [0] * 5
+    assert [pynvml.nvmlDeviceGetMemoryInfo(part).total // MIB for part in parts] == [40192] + [9728] * 4
+    attributes = pynvml.nvmlDeviceGetAttributes_v2(parts[0])
+    assert (attributes.multiprocessorCount, attributes.gpuInstanceSliceCount) == (42, 3)
+    assert attributes.memorySizeMB == 40192
+    assert pynvml.nvmlDeviceGetName(parts[0]) == "NVIDIA A100-SXM4-80GB MIG 3g.40gb"
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(parts[0]).value == 1
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(gpu).value == 0
+    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(parts[4])
+    assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
+    by_uuid = pynvml.nvmlDeviceGetHandleByUUID(pynvml.nvmlDeviceGetUUID(parts[3]))
+    assert pynvml.nvmlDeviceGetGpuInstanceId(by_uuid) == 9
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetUtilizationRates(gpu)
 
 
-def test_handles_are_found_by_every_name(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = next(Path(up("4xT4-R580").root).glob("usr/lib/*-linux-gnu"))
-    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(folder / "libnvidia-ml.so.1")))
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+def test_handles_are_found_by_every_name(in_this_process: Callable[[str], None]) -> None:
+    in_this_process("4xT4-R580")
     with pytest.raises(pynvml.NVMLError_Uninitialized):
         pynvml.nvmlDeviceGetCount()
     pynvml.nvmlInit()
-    try:
-        assert pynvml.nvmlSystemGetDriverVersion() == "580.105.08"
-        assert pynvml.nvmlSystemGetNVMLVersion() == "13.580.105.08"
-        assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 13000
-        third = pynvml.nvmlDeviceGetHandleByIndex(2)
-        uuid = pynvml.nvmlDeviceGetUUID(third)
-        for name in ("00000000:00:12.0", "0000:00:12.0", "00:12.0", "00:12"):
-            assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByPciBusId(name)) == uuid
-        serial = pynvml.nvmlDeviceGetSerial(third)
-        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleBySerial(serial)) == uuid
-        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == 2
-        for wrong in ("00:12.1", "00:zz", "x"):
-            with pytest.raises(pynvml.NVMLError_InvalidArgument):
-                pynvml.nvmlDeviceGetHandleByPciBusId(wrong)
-        place = pynvml.nvmlPciInfoExt_v1_t()
-        with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
-            pynvml.nvmlDeviceGetPciInfoExt(third, ctypes.byref(place))
-        place.version = pynvml.nvmlPciInfoExt_v1
+    assert pynvml.nvmlSystemGetDriverVersion() == "580.105.08"
+    assert pynvml.nvmlSystemGetNVMLVersion() == "13.580.105.08"
+    assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 13000
+    third = pynvml.nvmlDeviceGetHandleByIndex(2)
+    uuid = pynvml.nvmlDeviceGetUUID(third)
+    for name in ("00000000:00:12.0", "0000:00:12.0", "00:12.0", "00:12"):
+        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByPciBusId(name)) == uuid
+    serial = pynvml.nvmlDeviceGetSerial(third)
+    assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleBySerial(serial)) == uuid
+    assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == 2
+    for wrong in ("00:12.1", "00:zz", "x"):
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceGetHandleByPciBusId(wrong)
+    place = pynvml.nvmlPciInfoExt_v1_t()
+    with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
         pynvml.nvmlDeviceGetPciInfoExt(third, ctypes.byref(place))
-        assert (place.busId, place.baseClass) == ("00000000:00:12.0", 3)
-        with pytest.raises(pynvml.NVMLError_NotFound):
-            pynvml.nvmlDeviceGetHandleByUUID("GPU-0")
-        with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            pynvml.nvmlDeviceGetHandleByIndex(4)
-        with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            pynvml.nvmlDeviceGetName(ctypes.c_void_p(1234))
-    finally:
-        pynvml.nvmlShutdown()
+    place.version = pynvml.nvmlPciInfoExt_v1
+    pynvml.nvmlDeviceGetPciInfoExt(third, ctypes.byref(place))
+    assert (place.busId, place.baseClass) == ("00000000:00:12.0", 3)
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetHandleByUUID("GPU-0")
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceGetHandleByIndex(4)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceGetName(ctypes.c_void_p(1234))
 
 
 def test_a_lost_card_has_only_its_identity(up: Up, process: Start) -> None:
@@ -180,13 +184,6 @@ def test_error_texts_are_the_bindings(native: Path) -> None:
     assert {number: library.nvmlErrorString(number).decode() for number in texts} == texts
 
 
-def test_every_function_that_nvidia_smi_and_the_binding_call_exists(native: Path) -> None:
-    declared = re.findall(
-        r"NVML_API [^;]*?\b(nvml\w+)\(", (REPOSITORY / "native/headers/nvml/nvml.h").read_text()
-    )
-    assert set(declared) <= exports.listed("libnvidia-ml")["R615"]
-
-
 def test_devices_reach_each_other_over_pci_and_mig_devices_do_not(up: Up, process: Start) -> None:
     one = process(up("2xT4").root)
     by_pci = (
@@ -204,8 +201,7 @@ def test_devices_reach_each_other_over_pci_and_mig_devices_do_not(up: Up, proces
 
 
 def test_handles_are_found_by_the_old_functions_too(up: Up) -> None:
-    folder = next(Path(up("2xT4").root).glob("usr/lib/*-linux-gnu"))
-    nvml = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
+    nvml = loaded(up("2xT4").root)
     count, handle, other = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_void_p()
     assert nvml.nvmlInit() == nvml.nvmlDeviceGetCount(ctypes.byref(count)) == SUCCESS
     assert count.value == 2
@@ -253,8 +249,7 @@ def test_a_card_has_a_pcie_link_and_temperatures_to_keep_below(
 def test_the_older_pci_information_equals_the_newest_with_its_old_length(
     up: Up, name: str, size: int
 ) -> None:
-    folder = next(Path(up("1xT4").root).glob("usr/lib/*-linux-gnu"))
-    nvml = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
+    nvml = loaded(up("1xT4").root)
     handle, newest = ctypes.c_void_p(), pynvml.nvmlPciInfo_t()
     assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == SUCCESS
     assert nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(newest)) == SUCCESS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import select
 import signal
 import socket
 import struct
@@ -19,12 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support import GIB
-from support.simulation import NVML_NOT_LOADED, SUCCESS, UNAVAILABLE, Process
+from support.simulation import NVML_NOT_LOADED, SUCCESS, UNAVAILABLE, Start, Up, assert_driver_ends_well
 from xpu_simulator import simulator
 from xpu_simulator.simulator import SimState
-
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
 
 #: The values of sim/protocol.h.
 REQUEST, REPLY = struct.Struct("=IIQIIIIQQ"), struct.Struct("=QIIQQQ")
@@ -121,13 +117,7 @@ def sanitized_sim(up: Up, sanitized: Path) -> Iterator[SimState]:
     state = up("2xA100-MIG", native=str(sanitized))
     yield state
     assert is_well(state)
-    log = Path(state.root).with_name("log")
-    pidfd = os.pidfd_open(state.pid)
-    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-    assert select.select([pidfd], [], [], 30)[0]
-    os.close(pidfd)
-    text = log.read_text()
-    assert "Sanitizer" not in text and "runtime error" not in text, text
+    assert_driver_ends_well(state)
 
 
 U32, U64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
@@ -350,9 +340,7 @@ def test_a_killed_driver_is_an_error_for_its_clients_and_up_brings_another(up: U
     one.alloc(GIB)
     one.launch("busy_3600s")
     one.send("synchronize")
-    pidfd = os.pidfd_open(state.pid)
-    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    os.close(pidfd)
+    os.kill(state.pid, signal.SIGKILL)
     assert one.result() == UNAVAILABLE
     assert one.alloc(GIB)[0] == UNAVAILABLE
     assert one.nvml("nvmlDeviceGetMemoryInfo") == {"error": NVML_NOT_LOADED}

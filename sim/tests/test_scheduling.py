@@ -9,12 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from support.simulation import NOT_READY, SUCCESS, Process
-from xpu_simulator.simulator import SimState
-
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
-Working = Callable[..., tuple[str, Process]]
+from support.simulation import NOT_READY, SUCCESS, Process, Start, Up, Working
 
 
 def until(condition: Callable[[], bool]) -> None:

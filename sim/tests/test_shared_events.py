@@ -31,9 +31,8 @@ def share(owner: Process, other: Process) -> tuple[int, int]:
 
 @pytest.mark.parametrize("wait", ["event_synchronize", "event_await"])
 def test_a_wait_for_another_processes_event_ends_after_the_work_before_it(
-    pair: tuple[Process, Process], wait: str
+    owner: Process, other: Process, wait: str
 ) -> None:
-    owner, other = pair
     here, there = share(owner, other)
     assert getattr(other, wait)(there) == other.event_query(there) == SUCCESS, "never recorded"
     begun = time.monotonic()
@@ -45,9 +44,8 @@ def test_a_wait_for_another_processes_event_ends_after_the_work_before_it(
 
 
 def test_an_event_is_not_ready_in_any_process_while_the_work_before_it_runs(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     here, there = share(owner, other)
     assert owner.launch(HOUR) == owner.event_record(here) == SUCCESS
     assert owner.event_query(here) == other.event_query(there) == NOT_READY
@@ -55,9 +53,8 @@ def test_an_event_is_not_ready_in_any_process_while_the_work_before_it_runs(
 
 
 def test_an_event_recorded_before_its_handle_was_made_is_the_same_event(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     _, here = owner.event_create(SHARED)
     assert owner.launch(HOUR) == owner.event_record(here) == SUCCESS
     result, there = other.event_ipc_open(owner.event_ipc_get(here)[1])
@@ -65,8 +62,7 @@ def test_an_event_recorded_before_its_handle_was_made_is_the_same_event(
     assert other.event_query(there) == NOT_READY
 
 
-def test_the_latest_record_of_any_process_counts(pair: tuple[Process, Process]) -> None:
-    owner, other = pair
+def test_the_latest_record_of_any_process_counts(owner: Process, other: Process) -> None:
     here, there = share(owner, other)
     assert other.launch(HOUR) == other.event_record(there) == SUCCESS
     assert owner.event_query(here) == other.event_query(there) == NOT_READY
@@ -77,8 +73,7 @@ def test_the_latest_record_of_any_process_counts(pair: tuple[Process, Process]) 
     assert owner.event_query(here) == NOT_READY
 
 
-def test_a_wait_ends_when_the_process_with_the_work_is_killed(pair: tuple[Process, Process]) -> None:
-    owner, other = pair
+def test_a_wait_ends_when_the_process_with_the_work_is_killed(owner: Process, other: Process) -> None:
     here, there = share(owner, other)
     assert owner.launch(HOUR) == owner.event_record(here) == SUCCESS
     assert other.event_query(there) == NOT_READY
@@ -92,9 +87,8 @@ def test_a_wait_ends_when_the_process_with_the_work_is_killed(pair: tuple[Proces
 
 
 def test_a_wait_for_a_record_makes_a_pool_give_back_memory_freed_before_it(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     here, _ = share(owner, other)
     assert owner.free_async(owner.alloc_async(3 * MIB)[1]) == SUCCESS
     assert used(owner) == 32 * MIB, "the pool has it still"
@@ -102,8 +96,7 @@ def test_a_wait_for_a_record_makes_a_pool_give_back_memory_freed_before_it(
     assert used(owner) == 0
 
 
-def test_a_killed_process_leaves_its_opened_event_to_the_maker(pair: tuple[Process, Process]) -> None:
-    owner, other = pair
+def test_a_killed_process_leaves_its_opened_event_to_the_maker(owner: Process, other: Process) -> None:
     here, there = share(owner, other)
     assert other.launch(HOUR) == other.event_record(there) == SUCCESS
     assert owner.event_query(here) == NOT_READY
@@ -113,9 +106,8 @@ def test_a_killed_process_leaves_its_opened_event_to_the_maker(pair: tuple[Proce
 
 
 def test_an_event_that_its_maker_destroys_stays_open_and_cannot_be_opened_again(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     here, there = share(owner, other)
     _, handle = owner.event_ipc_get(here)
     assert owner.launch(HOUR) == owner.event_record(here) == owner.event_destroy(here) == SUCCESS
@@ -125,16 +117,14 @@ def test_an_event_that_its_maker_destroys_stays_open_and_cannot_be_opened_again(
     assert other.event_destroy(there) == SUCCESS
 
 
-def test_a_killed_processes_handle_opens_nothing(pair: tuple[Process, Process]) -> None:
-    owner, other = pair
+def test_a_killed_processes_handle_opens_nothing(owner: Process, other: Process) -> None:
     _, here = owner.event_create(SHARED)
     _, handle = owner.event_ipc_get(here)
     owner.kill()
     assert other.event_ipc_open(handle)[0] == INVALID_HANDLE
 
 
-def test_only_an_event_without_timing_that_was_made_for_it_is_shared(pair: tuple[Process, Process]) -> None:
-    owner, other = pair
+def test_only_an_event_without_timing_that_was_made_for_it_is_shared(owner: Process, other: Process) -> None:
     assert owner.event_create(INTERPROCESS)[0] == INVALID, "it cannot have a time"
     for flags in (0, DISABLE_TIMING):
         assert owner.event_ipc_get(owner.event_create(flags)[1])[0] == INVALID_HANDLE
@@ -142,9 +132,8 @@ def test_only_an_event_without_timing_that_was_made_for_it_is_shared(pair: tuple
 
 
 def test_an_event_is_opened_in_other_processes_only_and_has_no_time_there(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     here, there = share(owner, other)
     _, handle = owner.event_ipc_get(here)
     assert owner.event_ipc_open(handle)[0] == INVALID_CONTEXT
@@ -153,8 +142,7 @@ def test_an_event_is_opened_in_other_processes_only_and_has_no_time_there(
     assert other.elapsed(there, there)[0] == owner.elapsed(here, here)[0] == INVALID_HANDLE
 
 
-def test_an_event_that_is_opened_and_destroyed_leaves_nothing(pair: tuple[Process, Process]) -> None:
-    owner, other = pair
+def test_an_event_that_is_opened_and_destroyed_leaves_nothing(owner: Process, other: Process) -> None:
     _, here = owner.event_create(SHARED)
     _, handle = owner.event_ipc_get(here)
     more_than_a_context_may_have = 5000

@@ -12,21 +12,18 @@ from pathlib import Path
 import pytest
 
 from support import GIB, MIB
-from support.simulation import SUCCESS, Process, used
-from xpu_simulator.simulator import SimState, status
+from support.simulation import SUCCESS, Process, Start, Up, used
+from xpu_simulator.simulator import status
 
 from .test_memory import INVALID, reported
 
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
 INVALID_CONTEXT = 201
 POSIX_FD = 1
 
 
 @pytest.fixture
-def handover(pair: tuple[Process, Process], tmp_path: Path) -> Callable[[int], int]:
+def handover(owner: Process, other: Process, tmp_path: Path) -> Callable[[int], int]:
     """Passes a descriptor from the first process to the second. Returns its number there."""
-    owner, other = pair
     socket = str(tmp_path / "socket")
     other.listen(socket)
 
@@ -38,9 +35,8 @@ def handover(pair: tuple[Process, Process], tmp_path: Path) -> Callable[[int], i
 
 
 def test_ipc_memory_is_the_owners_and_outlives_its_free_while_another_has_it_open(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     _, pointer = owner.alloc(4 * MIB)
     owner.write(pointer, "weights")
     result, handle = owner.ipc_get(pointer)
@@ -61,9 +57,8 @@ def test_ipc_memory_is_the_owners_and_outlives_its_free_while_another_has_it_ope
 
 
 def test_ipc_memory_outlives_a_killed_owner_and_ends_with_the_last_process_that_has_it_open(
-    pair: tuple[Process, Process], process: Start
+    owner: Process, other: Process, process: Start
 ) -> None:
-    owner, other = pair
     _, pointer = owner.alloc(100)
     owner.write(pointer, "weights")
     _, handle = owner.ipc_get(pointer)
@@ -78,8 +73,7 @@ def test_ipc_memory_outlives_a_killed_owner_and_ends_with_the_last_process_that_
     assert used(other) == 0
 
 
-def test_a_killed_process_that_opened_memory_takes_none_of_the_owners(pair: tuple[Process, Process]) -> None:
-    owner, other = pair
+def test_a_killed_process_that_opened_memory_takes_none_of_the_owners(owner: Process, other: Process) -> None:
     _, pointer = owner.alloc(4 * MIB)
     _, handle = owner.ipc_get(pointer)
     assert other.ipc_open(handle)[0] == SUCCESS
@@ -89,17 +83,15 @@ def test_a_killed_process_that_opened_memory_takes_none_of_the_owners(pair: tupl
     assert used(owner) == 0
 
 
-def test_only_linear_memory_has_an_ipc_handle(pair: tuple[Process, Process]) -> None:
-    owner, other = pair
+def test_only_linear_memory_has_an_ipc_handle(owner: Process, other: Process) -> None:
     assert owner.ipc_get(owner.alloc_async(100)[1])[0] == INVALID
     assert owner.ipc_get(4096)[0] == INVALID
     assert other.ipc_open("00" * 64)[0] == INVALID
 
 
 def test_created_memory_passes_by_a_descriptor_and_lives_while_it_is_under_way(
-    pair: tuple[Process, Process], handover: Callable[[int], int]
+    owner: Process, other: Process, handover: Callable[[int], int]
 ) -> None:
-    owner, other = pair
     size = 4 * MIB
     _, handle = owner.create_memory(size, POSIX_FD)
     pointer = owner.place(handle, size)
@@ -123,9 +115,8 @@ def test_created_memory_passes_by_a_descriptor_and_lives_while_it_is_under_way(
 
 
 def test_a_descriptor_that_no_process_takes_gives_the_memory_back_at_its_close(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     _, handle = owner.create_memory(4 * MIB, POSIX_FD)
     _, descriptor = owner.export_memory(handle)
     _, second = owner.export_memory(handle)
@@ -159,9 +150,8 @@ def slow_driver(pair: object) -> Iterator[None]:
 
 @pytest.mark.usefixtures("slow_driver")
 def test_memory_is_back_for_any_question_after_the_death_of_the_descriptors_receiver(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     _, handle = owner.create_memory(4 * MIB, POSIX_FD)
     assert used(other) == 4 * MIB  # this makes its connection
     assert owner.export_memory(handle)[0] == SUCCESS
@@ -169,8 +159,7 @@ def test_memory_is_back_for_any_question_after_the_death_of_the_descriptors_rece
     assert used(other) == 0
 
 
-def test_a_descriptor_of_something_else_is_refused(pair: tuple[Process, Process]) -> None:
-    owner, _ = pair
+def test_a_descriptor_of_something_else_is_refused(owner: Process) -> None:
     assert owner.import_memory(0)[0] == INVALID
     assert owner.import_memory(2)[0] == INVALID
     assert owner.pool_import(2)[0] == INVALID
@@ -182,9 +171,8 @@ def test_a_descriptor_of_something_else_is_refused(pair: tuple[Process, Process]
 
 
 def test_external_memory_counts_at_its_maker_and_ends_when_destroyed_and_freed(
-    pair: tuple[Process, Process], handover: Callable[[int], int]
+    owner: Process, other: Process, handover: Callable[[int], int]
 ) -> None:
-    owner, other = pair
     size = 4 * MIB
     _, handle = owner.create_memory(size, POSIX_FD)
     owner.write(owner.place(handle, size) + 2 * MIB, "weights")
@@ -202,9 +190,8 @@ def test_external_memory_counts_at_its_maker_and_ends_when_destroyed_and_freed(
 
 
 def test_a_pool_is_shared_and_its_pointers_opened(
-    pair: tuple[Process, Process], handover: Callable[[int], int]
+    owner: Process, other: Process, handover: Callable[[int], int]
 ) -> None:
-    owner, other = pair
     _, private = owner.pool()
     assert owner.pool_export(private)[0] == INVALID, "it was not made for that"
     _, pool = owner.pool(POSIX_FD)
@@ -255,9 +242,8 @@ def test_three_hundred_processes_each_have_a_context_and_memory(up: Up) -> None:
 
 
 def test_a_group_of_processes_cannot_have_more_than_the_device_by_sharing(
-    pair: tuple[Process, Process],
+    owner: Process, other: Process
 ) -> None:
-    owner, other = pair
     _, pointer = owner.alloc(10 * GIB)
     _, handle = owner.ipc_get(pointer)
     assert other.ipc_open(handle)[0] == SUCCESS

@@ -9,13 +9,8 @@ from pathlib import Path
 import pytest
 
 from support import GIB, MIB
-from support.simulation import SUCCESS, Process
-from xpu_simulator.simulator import SimState
+from support.simulation import SUCCESS, Start, Up, Working
 from xpu_simulator.topology import DRIVERS
-
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
-Working = Callable[..., tuple[str, Process]]
 
 
 def smi(root: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,15 +17,10 @@ import pynvml
 import pytest
 
 from support import GIB, MIB, REPOSITORY
-from support.simulation import SUCCESS, Process
-from xpu_simulator.simulator import SimState
+from support.simulation import SUCCESS, Process, Start, Up, Working
 from xpu_simulator.topology import DRIVERS
 
 from .test_smi import query, smi
-
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
-Working = Callable[..., tuple[str, Process]]
 
 
 def xml(root: str) -> ET.Element:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from support.simulation import SUCCESS, Process, assert_check, build_sanitized
+from support.simulation import SUCCESS, Start, Up, assert_check, build_sanitized
 from xpu_simulator.simulator import SimState
 
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
 ILLEGAL_ADDRESS = 700
 CHECKS = (
     "share",

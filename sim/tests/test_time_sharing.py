@@ -8,15 +8,12 @@ result about limits would mean anything. The limiter here is a part of the load 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.simulation import compile_program
-from xpu_simulator.simulator import SimState
+from support.simulation import Up, compile_program
 
-Up = Callable[..., SimState]
 #: The wanted share, and the results with elapsed time and with own time charged; percent of the device's
 #: time.
 CASES = [

@@ -9,22 +9,19 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from support.simulation import SUCCESS, Process, build
+from support.simulation import SUCCESS, Start, Up, build
 from xpu_runtime.cli import sim as cli
 from xpu_runtime.errors import ConfigError, DeviceError
 from xpu_runtime.linux import ldcache
 from xpu_runtime.vendors import discovery
 from xpu_simulator import simulator
 from xpu_simulator.simulator import SimState
-
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
 
 
 def alive(pid: int) -> bool:
@@ -128,9 +125,7 @@ def test_a_failed_up_leaves_nothing(run_dir: Path, native: Path, tmp_path: Path)
 
 def test_the_next_up_clears_a_killed_ones_leftovers(up: Up, run_dir: Path) -> None:
     state = up("1xT4")
-    pidfd = os.pidfd_open(state.pid)
-    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    os.close(pidfd)
+    os.kill(state.pid, signal.SIGKILL)
     (run_dir / "sim/state.json").unlink()
     (run_dir / "sim/root/etc/ld.so.cache").write_bytes(b"half")
     assert up("2xT4").gpus == 2

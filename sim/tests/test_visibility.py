@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.device_programs import RETURN_0, RETURN_1, attach, one_device
-from support.simulation import NO_DEVICE, NVML_NOT_LOADED, SUCCESS, Process
-from xpu_simulator.simulator import SimState
-
-Start = Callable[..., Process]
-Up = Callable[..., SimState]
+from support.simulation import NO_DEVICE, NVML_NOT_LOADED, SUCCESS, Start, Up
 
 #: Shell commands that make an empty /dev, and the nodes that every container with a device has.
 EMPTY = "mount -t tmpfs t /dev"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 
 from xpu_simulator import simulator
+from xpu_simulator.simulator import SimState
 
 from . import REPOSITORY
 
@@ -29,6 +31,11 @@ SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, UNAVAILABLE, NO_DEVICE, NOT_READY = 0, 
 NVML_INVALID, NVML_NOT_SUPPORTED, NVML_NO_PERMISSION, NVML_NOT_FOUND = 2, 3, 4, 6
 NVML_NOT_LOADED, NVML_NO_FUNCTION, NVML_LOST = 9, 13, 15
 NO_LIMIT = (1 << 64) - 1
+
+#: The types of the fixtures `up`, `process` and `working`.
+Up = Callable[..., SimState]
+Start = Callable[..., "Process"]
+Working = Callable[..., tuple[str, "Process"]]
 
 
 def build(out: str, *settings: str) -> Path:
@@ -62,21 +69,27 @@ def sanitized() -> Path:
     return build_sanitized("address,undefined")
 
 
-def compile_program(state: simulator.SimState, source: Path, folder: Path, sanitize: str = "") -> Path:
+def libraries(root: str | Path) -> Path:
+    """The folder of the driver's libraries in a driver root."""
+    (found,) = Path(root).glob("usr/lib/*-linux-gnu")
+    return found
+
+
+def compile_program(state: SimState, source: Path, folder: Path, sanitize: str = "") -> Path:
     """Compiles a C program into `folder`; it is linked with the running simulation's libraries, and finds
     them."""
-    libraries = next(Path(state.root).glob("usr/lib/*-linux-gnu"))
+    there = libraries(state.root)
     program = folder / source.stem
     flags = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     if sanitize:
         flags.append(f"-fsanitize={sanitize}")
-    links = [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lcuda", "-lnvidia-ml"]
+    links = [f"-L{there}", f"-Wl,-rpath,{there}", "-lcuda", "-lnvidia-ml"]
     subprocess.run(["cc", *flags, "-o", program, source, *links], check=True)
     return program
 
 
 def assert_check(
-    state: simulator.SimState, source: Path, folder: Path, check: str, sanitize: str = "", **environ: str
+    state: SimState, source: Path, folder: Path, check: str, sanitize: str = "", **environ: str
 ) -> None:
     """Compiles the program and runs one of its checks, which must print "ok" and nothing more."""
     program = compile_program(state, source, folder, sanitize)
@@ -98,10 +111,10 @@ def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def up(run_dir: Path, native: Path) -> Iterator[Callable[..., simulator.SimState]]:
+def up(run_dir: Path, native: Path) -> Iterator[Up]:
     """`up("1xT4")` starts a simulation until the test ends; a dict becomes a file first."""
 
-    def bring(topology: str | dict[str, Any], **options: Any) -> simulator.SimState:
+    def bring(topology: str | dict[str, Any], **options: Any) -> SimState:
         if isinstance(topology, dict):
             file = run_dir.parent / "topology.yaml"
             file.write_text(json.dumps(topology))
@@ -189,7 +202,7 @@ def cgroup(request: pytest.FixtureRequest) -> Iterator[Callable[..., Path]]:
 
 
 @pytest.fixture
-def process(up: object, cgroup: object) -> Iterator[Callable[..., Process]]:
+def process(up: object, cgroup: object) -> Iterator[Start]:
     """`process(root)` starts a worker; `setup` is shell code that runs first, in a mount namespace.
 
     The workers end before their cgroups are removed.
@@ -213,9 +226,7 @@ def process(up: object, cgroup: object) -> Iterator[Callable[..., Process]]:
 
 
 @pytest.fixture
-def working(
-    up: Callable[..., simulator.SimState], process: Callable[..., Process]
-) -> Callable[..., tuple[str, Process]]:
+def working(up: Up, process: Start) -> Working:
     """`working("2xT4", 1, GIB)`: the root of a new simulation, and a worker with a context on the second card
     and that many bytes."""
 
@@ -230,7 +241,7 @@ def working(
 
 
 @pytest.fixture
-def one(working: Callable[..., tuple[str, Process]]) -> Process:
+def one(working: Working) -> Process:
     """A process with a context on a T4; these contexts take no memory by themselves."""
     return working("1xT4")[1]
 
@@ -243,17 +254,36 @@ def used(observer: Process, device: int = 0) -> int:
 
 
 @pytest.fixture
-def pair(
-    up: Callable[..., simulator.SimState], process: Callable[..., Process], sanitized: Path
-) -> tuple[Process, Process]:
+def pair(up: Up, process: Start, sanitized: Path) -> tuple[Process, Process]:
     """Two processes with a context each, and their driver built with sanitizers."""
     root = up("1xT4", native=str(sanitized)).root
-    native = next(Path(root).glob("usr/lib/*-linux-gnu")) / "libcuda.so.1"
-    preload = {"LD_PRELOAD": sanitizer(native), "ASAN_OPTIONS": "detect_leaks=0"}
+    preload = {"LD_PRELOAD": sanitizer(libraries(root) / "libcuda.so.1"), "ASAN_OPTIONS": "detect_leaks=0"}
     workers = process(root, preload), process(root, preload)
     for worker in workers:
         assert worker.start() == SUCCESS
     return workers
+
+
+@pytest.fixture
+def owner(pair: tuple[Process, Process]) -> Process:
+    """The first of the two, which has the things that it shares."""
+    return pair[0]
+
+
+@pytest.fixture
+def other(pair: tuple[Process, Process]) -> Process:
+    return pair[1]
+
+
+def assert_driver_ends_well(state: SimState) -> None:
+    """Ends the driver, whose sanitizers must have found nothing."""
+    pidfd = os.pidfd_open(state.pid)
+    os.kill(state.pid, signal.SIGTERM)
+    assert select.select([pidfd], [], [], 60)[0]
+    os.close(pidfd)
+    log = Path(state.root).with_name("log").read_text()
+    assert log.endswith("ended\n")
+    assert "Sanitizer" not in log and "runtime error" not in log, log
 
 
 def sanitizer(library: Path) -> str:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.cudart import CHECKS, PROGRAM, Runtime, runtimes
-from support.simulation import build
-from xpu_simulator.simulator import SimState
-
-Up = Callable[..., SimState]
+from support.simulation import Up, build, libraries
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +20,9 @@ def native(native_with_cudart: Path) -> Path:
 
 def run(program: Path, check: str, root: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Runs one check of program.c with the libraries of a driver root."""
-    folder = next(Path(root).glob("usr/lib/*-linux-gnu"))
     return subprocess.run(
         [program, check],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder), **environ},
+        env={**os.environ, "LD_LIBRARY_PATH": str(libraries(root)), **environ},
         capture_output=True,
         text=True,
         timeout=60,
