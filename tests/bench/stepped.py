@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support import REPOSITORY
+from support.sharing_time import until
 
-SCRIPTS = REPOSITORY / "bench/gpu/lent"
+from .scripts import SCRIPTS
 
 _PROGRAM = """
 import json, sys
@@ -52,7 +51,7 @@ class Run:
     def program(out: Path, steps: Sequence[Step], seconds: float = 100) -> str:
         given = json.dumps(steps)
         return _PROGRAM.format(
-            scripts=str(SCRIPTS), out=str(out), seconds=seconds, count=len(steps), given=given
+            scripts=str(SCRIPTS / "lent"), out=str(out), seconds=seconds, count=len(steps), given=given
         )
 
     def text(self) -> str:
@@ -66,21 +65,22 @@ class Run:
     def outcomes(self) -> dict[str, str]:
         return {line["step"]: line["word"] for line in self.results(kind="step")}
 
+    def wait_for(self, name: str) -> None:
+        """Waits until a step has said the value of that name."""
+        until(lambda: (self.out / "results.jsonl").exists() and self.results(name=name) != [], name, 30)
+
     def log(self) -> bytes:
-        """The log as zcat shows it: all members, and the readable part of one that was cut off."""
-        rest, text = (self.out / "log.gz").read_bytes(), b""
-        while rest:
-            member = zlib.decompressobj(31)
-            text += member.decompress(rest)
-            rest = member.unused_data
-        return text
+        return unpacked((self.out / "log.gz").read_bytes())
 
 
-def until(holds: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
+def unpacked(log: bytes) -> bytes:
+    """The log as zcat shows it: all members, and the readable part of one that was cut off."""
+    text = b""
+    while log:
+        member = zlib.decompressobj(31)
+        text += member.decompress(log)
+        log = member.unused_data
+    return text
 
 
 def is_running(pid: int) -> bool:

@@ -10,38 +10,31 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+import lookups
+import places
 import pytest
 
 import sandbox
 from share import runfolder
 from support import REPOSITORY
 from support.exports import listed
+from support.sharing_time import until
+from support.simulation import Up, libraries
 from xpu_runtime.limits import pages
 from xpu_runtime.linux import proc
-from xpu_simulator.simulator import SimState
 
-sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
-sys.path.insert(0, str(REPOSITORY / "bench/gpu/cases"))
-import lookups
-import places
+from .scripts import SCRIPTS, machine
 
-SCRIPTS = REPOSITORY / "bench/gpu"
 CASES_FOLDER = SCRIPTS / "cases"
 #: The environment without the variables of a run on a card.
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("XPU_GPU_")}
 SKIPPED = 77
 #: Scripts that run programs in slices themselves.
 OUTSIDE = ("answers.py", "used_memory.py", "run")
-CASES = [
-    *(("torch_limit.py", case) for case in ("caching", "expandable", "graphs", "processes", "nccl")),
-    *(("arrays.py", case) for case in ("cupy", "jax")),
-    *((name,) for name in ("smi.py", "mem_info.py", "limit.py", "vector_add.py", "sanitizer.py")),
-    *((name,) for name in ("overhead.py", "lookups.py")),
-]
+#: The scripts of the run, with their words.
+CASES = [json.loads(words) for words in re.findall(r': (\["\w+\.py".*\]),', (SCRIPTS / "run").read_text())]
 
 
 def run(name: str, *words: str, timeout: int = 120) -> subprocess.CompletedProcess[str]:
@@ -55,18 +48,11 @@ def run(name: str, *words: str, timeout: int = 120) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("words", CASES, ids=" ".join)
-def test_outside_a_slice_a_script_is_skipped_with_a_reason(words: tuple[str, ...]) -> None:
+def test_outside_a_slice_a_script_is_skipped_with_a_reason(words: list[str]) -> None:
     done = run(f"cases/{words[0]}", *words[1:])
     assert done.returncode == SKIPPED, done.stdout + done.stderr
     assert done.stdout.startswith("skipped: ") and done.stdout.count("\n") == 1
     assert not done.stderr
-
-
-def test_every_script_of_the_run_is_in_the_list() -> None:
-    text = (SCRIPTS / "run").read_text()
-    assert set(re.findall(r'\["(\w+\.py)"', text)) == {words[0] for words in CASES}
-    for words in CASES:
-        assert str(list(words)).replace("'", '"') in text, words
 
 
 @pytest.mark.parametrize("script", OUTSIDE)
@@ -77,7 +63,7 @@ def test_without_a_driver_all_is_skipped(script: str) -> None:
 
 
 def test_scripts_without_a_framework_pass_on_a_simulated_card(
-    up: Callable[..., SimState], installed: Path, tmp_path: Path
+    up: Up, installed: Path, tmp_path: Path
 ) -> None:
     state = up("1xT4-R580")
     record, results = tmp_path / "record.md", tmp_path / "results.json"
@@ -107,7 +93,7 @@ def test_scripts_without_a_framework_pass_on_a_simulated_card(
 
 
 def test_the_facts_of_a_machine_are_those_of_the_simulated_card(
-    up: Callable[..., SimState],
+    up: Up,
 ) -> None:
     words = [sys.executable, str(SCRIPTS / "lent/facts.py")]
     environ = {**os.environ, "XPU_GPU_ROOT": up("1xT4-R580").root}
@@ -118,7 +104,7 @@ def test_the_facts_of_a_machine_are_those_of_the_simulated_card(
     assert len(facts["load average"].split()) == 3
 
 
-def test_a_run_whose_scripts_are_all_skipped_is_skipped(up: Callable[..., SimState], tmp_path: Path) -> None:
+def test_a_run_whose_scripts_are_all_skipped_is_skipped(up: Up, tmp_path: Path) -> None:
     words = ["--root", up("1xT4-R580").root, "--record", str(tmp_path / "record.md")]
     assert run("run", *words, "--only", "vectorAdd").returncode == SKIPPED
     done = run("run", *words, "--only", "vectoradd")
@@ -126,20 +112,17 @@ def test_a_run_whose_scripts_are_all_skipped_is_skipped(up: Callable[..., SimSta
 
 
 def test_a_program_that_finds_no_card_where_one_was_seen_has_failed(
-    up: Callable[..., SimState],
+    up: Up,
 ) -> None:
     root = up("1xT4-R580").root
-    machine = places.Machine(str(REPOSITORY), root, sys.executable, places.find_driver(root))
     program = f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); import card; card.Cuda()"
     for seen, status in ({}, SKIPPED), ({"XPU_GPU_SEEN": "1"}, 1):
-        with places.opened("native", machine=machine) as place:
+        with places.opened("native", machine=machine(root)) as place:
             done = place.run([sys.executable, "-c", program], 60, {"CUDA_VISIBLE_DEVICES": "99", **seen})
         assert done.returncode == status and "no GPU: cuInit gives" in done.stdout, done.stdout
 
 
-def test_a_script_that_hangs_is_ended_in_time_and_leaves_no_process(
-    up: Callable[..., SimState], tmp_path: Path
-) -> None:
+def test_a_script_that_hangs_is_ended_in_time_and_leaves_no_process(up: Up, tmp_path: Path) -> None:
     state, record, pids = up("1xT4-R580"), tmp_path / "record.md", tmp_path / "pids"
     hanging = tmp_path / "python"
     hanging.write_text(f"#!/bin/sh\nsetsid sleep 1000 & echo $! $$ >> {pids}; echo begun; wait\n")
@@ -154,16 +137,14 @@ def test_a_script_that_hangs_is_ended_in_time_and_leaves_no_process(
     assert not [pid for pid in map(int, pids.read_text().split()) if not proc.is_ending(pid)]
 
 
-def test_a_run_that_is_killed_leaves_the_results_so_far(up: Callable[..., SimState], tmp_path: Path) -> None:
+def test_a_run_that_is_killed_leaves_the_results_so_far(up: Up, tmp_path: Path) -> None:
     state, record = up("1xT4-R580"), tmp_path / "record.md"
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncase "$1" in *smi.py) exec {sys.executable} "$@";; esac; sleep 1000\n')
     python.chmod(0o755)
     words = ["--root", state.root, "--record", str(record), "--python", str(python)]
     started = subprocess.Popen([sys.executable, str(SCRIPTS / "run"), *words], stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 60
-    while not (tmp_path / "record-logs/mem_info.log").exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    until((tmp_path / "record-logs/mem_info.log").exists, "the second script runs", 60)
     started.kill()
     started.wait()
     assert outcomes_in(record) == {"nvidia-smi inside": "ok"}
@@ -180,24 +161,22 @@ def test_a_run_that_is_killed_leaves_the_results_so_far(up: Callable[..., SimSta
     ids=["the driver", "PyTorch"],
 )
 def test_a_card_that_is_not_found_in_a_slice_is_a_failure(
-    up: Callable[..., SimState], tmp_path: Path, words: list[str], said: str
+    up: Up, tmp_path: Path, words: list[str], said: str
 ) -> None:
     root = up("1xT4-R580").root
     (tmp_path / "torch.py").write_text(
         "__version__ = 0\nclass cuda:\n    is_available = staticmethod(lambda: False)\n"
         "    @staticmethod\n    def init(): raise RuntimeError('as a stand-in')\n"
     )
-    machine = places.Machine(str(REPOSITORY), root, sys.executable, places.find_driver(root))
     environ = {"CUDA_VISIBLE_DEVICES": "99", "PYTHONPATH": str(tmp_path)}
-    with places.opened("sandbox", machine=machine, memory="2G") as place:
+    with places.opened("sandbox", machine=machine(root), memory="2G") as place:
         done = place.run([sys.executable, str(CASES_FOLDER / words[0]), *words[1:]], 60, environ)
     assert done.returncode == 1 and said in done.stdout, done.stdout
 
 
-def test_a_slice_of_another_size_than_was_asked_for_is_a_failure(up: Callable[..., SimState]) -> None:
+def test_a_slice_of_another_size_than_was_asked_for_is_a_failure(up: Up) -> None:
     root = up("1xT4-R580").root
-    machine = places.Machine(str(REPOSITORY), root, sys.executable, places.find_driver(root))
-    with places.opened("sandbox", machine=machine, memory="2G") as place:
+    with places.opened("sandbox", machine=machine(root), memory="2G") as place:
         done = place.run([sys.executable, str(CASES_FOLDER / "limit.py")], 60, {"XPU_GPU_LIMIT": "1"})
     assert done.returncode == 1 and "and 1 were asked for" in done.stdout, done.stdout
 
@@ -215,17 +194,18 @@ def outcomes_in(record: Path) -> dict[str, str]:
         ("smi.py", "FAILED: the card is as large as the slice"),
     ],
 )
-def test_a_limit_that_does_not_hold_is_found(
-    up: Callable[..., SimState], tmp_path: Path, script: str, said: str
-) -> None:
+def test_a_limit_that_does_not_hold_is_found(up: Up, tmp_path: Path, script: str, said: str) -> None:
     """With the real libraries in the place of the interposers, programs get more than the slice."""
     state = up("1xT4-R580")
-    (driver,) = Path(state.root).glob("usr/lib/*-linux-gnu")
     uuid = "GPU-" + "-".join("0" * length for length in (8, 4, 4, 4, 12))
     pages.create(str(tmp_path), "a-slice", (pages.Entry(uuid, 2 << 30),))
     words = [sys.executable, str(CASES_FOLDER / script)]
     command = sandbox.command(
-        words, pages=str(tmp_path), real=str(driver), interposers=sandbox.build(), simulation=state.root
+        words,
+        pages=str(tmp_path),
+        real=str(libraries(state.root)),
+        interposers=sandbox.build(),
+        simulation=state.root,
     )
     path = {"PATH": f"{state.root}/usr/bin:{os.environ['PATH']}"}
     done = subprocess.run(

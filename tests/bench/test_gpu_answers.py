@@ -10,21 +10,18 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from support import REPOSITORY
-from xpu_simulator.simulator import SimState
-
-sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
 import answers
+import pytest
 import used_memory
 
-SCRIPTS = REPOSITORY / "bench" / "gpu"
-MIB = 1 << 20
+from support import MIB
+from support.sharing_time import until
+from support.simulation import Up
+from xpu_simulator.simulator import SimState
+
+from .scripts import SCRIPTS, failures
 
 
 def run(name: str, state: SimState, installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -49,11 +46,10 @@ def test_memory_that_is_not_counted_or_stays_is_a_failure(
         used_memory.Seen((5 + card) * MIB, (3 + account) * MIB) for card, account in ((0, 0), with_it, after)
     )
     used_memory.judge("a", before, *others)
-    failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED")]
-    assert failed == [said]
+    assert failures(capsys.readouterr().out) == [said]
 
 
-def test_a_slices_results_are_compared_with_the_hosts(up: Callable[..., SimState], installed: Path) -> None:
+def test_a_slices_results_are_compared_with_the_hosts(up: Up, installed: Path) -> None:
     words = ["--place", "sandbox", "--mem", "4G", "--only", "copies", "--only", "sort"]
     done = run("answers.py", up("1xT4-R580"), installed, *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -62,7 +58,7 @@ def test_a_slices_results_are_compared_with_the_hosts(up: Callable[..., SimState
 
 
 def test_on_a_small_card_the_slice_has_half_of_it_and_fewer_cases_run_side_by_side(
-    up: Callable[..., SimState], installed: Path
+    up: Up, installed: Path
 ) -> None:
     done = run("answers.py", up("1xT4-R580"), installed, "--only", "copies")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -140,7 +136,7 @@ def hanging(tmp_path: Path) -> Path:
 
 
 def test_a_case_without_end_on_the_host_is_left_out_in_the_slice(
-    up: Callable[..., SimState], installed: Path, hanging: Path
+    up: Up, installed: Path, hanging: Path
 ) -> None:
     words = ["--place", "sandbox", "--only", "copies", "--python", str(hanging), "--timeout", "1"]
     done = run("answers.py", up("1xT4-R580"), installed, *words)
@@ -149,16 +145,12 @@ def test_a_case_without_end_on_the_host_is_left_out_in_the_slice(
     assert (hanging.parent / "begun").read_text() == "begun\n"
 
 
-def test_cases_not_yet_compared_at_a_termination_are_named(
-    up: Callable[..., SimState], installed: Path, hanging: Path
-) -> None:
+def test_cases_not_yet_compared_at_a_termination_are_named(up: Up, installed: Path, hanging: Path) -> None:
     words = ["--root", up("1xT4-R580").root, "--prefix", str(installed), "--python", str(hanging)]
     command = [sys.executable, str(SCRIPTS / "answers.py"), *words, "--place", "sandbox", "--jobs", "1"]
     command += ["--only", "copies", "--only", "sort"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
-        until = time.monotonic() + 60
-        while not (hanging.parent / "begun").exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        until((hanging.parent / "begun").exists, "the first case runs", 60)
         started.terminate()
         text, _ = started.communicate(timeout=60)
     assert started.returncode == 143

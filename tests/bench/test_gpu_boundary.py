@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import REPOSITORY
-from xpu_simulator.simulator import SimState
+from support import MIB
+from support.simulation import Up, libraries
 
-SOURCES = REPOSITORY / "bench" / "gpu" / "boundary"
-MIB = 1 << 20
+from .scripts import SCRIPTS, failures
 
-
-def failures(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("FAILED")]
+SOURCES = SCRIPTS / "boundary"
 
 
 CLIENT = """
@@ -101,13 +97,10 @@ def test_a_control_is_repeated_on_a_copy_of_the_descriptor(programs: Path) -> No
     assert "another process's control on a copy is taken: no" in text
 
 
-def test_time_slices_are_measured_though_no_channel_group_is_seen(
-    programs: Path, up: Callable[..., SimState]
-) -> None:
-    (driver,) = Path(up("1xT4-R580").root).glob("usr/lib/*-linux-gnu")
+def test_time_slices_are_measured_though_no_channel_group_is_seen(programs: Path, up: Up) -> None:
     done = subprocess.run(
         [programs / "boundary-timeslice", "--anyway"],
-        env={"LD_LIBRARY_PATH": str(driver)},
+        env={"LD_LIBRARY_PATH": str(libraries(up("1xT4-R580").root))},
         capture_output=True,
         text=True,
         timeout=60,
@@ -134,16 +127,14 @@ def stand_ins(programs: Path) -> Path:
     return programs
 
 
-def supervised(
-    folder: Path, name: str, *steps: str, driver: bool = False, libraries: Path | None = None
-) -> tuple[int, str]:
+def supervised(folder: Path, name: str, *steps: str, driver: bool = False, root: str = "") -> tuple[int, str]:
     node = folder / "nvidiactl"
     words = [str(folder / f"boundary-{name}"), "--anyway"]
     if steps:
         words += [str(folder / "asks"), str(node), *steps]
     variables = {"NODE": str(node), "LD_PRELOAD": str(folder / "driver.so")} if driver else {}
-    if libraries:
-        variables["LD_LIBRARY_PATH"] = str(libraries)
+    if root:
+        variables["LD_LIBRARY_PATH"] = str(libraries(root))
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=variables)
     assert not done.stderr
     return done.returncode, done.stdout
@@ -176,12 +167,9 @@ def test_an_ioctl_that_fails_for_the_supervisor_fails_for_the_program(stand_ins:
 
 
 @pytest.mark.parametrize("name", ["refuse", "supervise"])
-def test_the_supervised_program_of_cuda_goes_through_its_steps(
-    stand_ins: Path, up: Callable[..., SimState], name: str
-) -> None:
+def test_the_supervised_program_of_cuda_goes_through_its_steps(stand_ins: Path, up: Up, name: str) -> None:
     """With a libcuda that asks the driver all checks hold, except that kernels compute: they do not there."""
-    (libraries,) = Path(up("1xT4-R580").root).glob("usr/lib/*-linux-gnu")
-    _, text = supervised(stand_ins, name, driver=True, libraries=libraries)
+    _, text = supervised(stand_ins, name, driver=True, root=up("1xT4-R580").root)
     assert failures(text) and all(
         "a kernel's result" in line or "comes to its end" in line for line in failures(text)
     ), text
@@ -197,16 +185,14 @@ def test_the_supervised_program_of_cuda_goes_through_its_steps(
         assert "free 600.0, so used 400.0; NVML: total " in text
 
 
-def test_time_slices_that_change_nothing_are_reported(stand_ins: Path, up: Callable[..., SimState]) -> None:
-    (libraries,) = Path(up("1xT4-R580").root).glob("usr/lib/*-linux-gnu")
-    status, text = supervised(stand_ins, "timeslice", driver=True, libraries=libraries)
+def test_time_slices_that_change_nothing_are_reported(stand_ins: Path, up: Up) -> None:
+    status, text = supervised(stand_ins, "timeslice", driver=True, root=up("1xT4-R580").root)
     assert "SET_TIMESLICE to 16384 us: 0x5c: get 0x0 (2048 us), set 0x0\n" in text
     assert re.search(r"asked 0\.5 to 1: got \d\.\d\d to 1\n", text), text
     assert "the work follows the slice: no" in text and status == 0
 
 
-def test_a_libcuda_that_never_asks_is_found(stand_ins: Path, up: Callable[..., SimState]) -> None:
-    (libraries,) = Path(up("1xT4-R580").root).glob("usr/lib/*-linux-gnu")
-    status, text = supervised(stand_ins, "refuse", libraries=libraries)
+def test_a_libcuda_that_never_asks_is_found(stand_ins: Path, up: Up) -> None:
+    status, text = supervised(stand_ins, "refuse", root=up("1xT4-R580").root)
     assert "FAILED: cuMemAlloc of 2048 MiB is out of memory past the limit" in failures(text), text
     assert status == 1

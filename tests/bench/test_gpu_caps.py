@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from support import REPOSITORY
-
-sys.path.insert(0, str(REPOSITORY / "bench" / "gpu"))
 import caps
 import card
 import load
+import pytest
 import shares
 from nvml import Sample, Use
 from phases import Asked
-from record import Record
 from runner import Runner
 from shares import Alone
 
-RECORD = Record(SimpleNamespace(json="", programs=""))  # type: ignore[arg-type]
+from .scripts import RECORD, failures
+
 #: A unit takes 1.6 ms at 1500 MHz, at the power limit, and 1.4 ms at 2000 MHz: not in proportion.
 SLOW, FAST = (1500.0, 0.0016), (2000.0, 0.0014)
 LIMITED = Alone(625.0, 1500.0, (SLOW, (1800.0, 0.0015), FAST))
-
-
-def failures(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("FAILED")]
 
 
 def paced(unit: float, cap: float, seconds: float = 8.0) -> list[tuple[float, int]]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
 from typing import Any
 
+import card
+import isolation
 import pytest
 
-from support import REPOSITORY
-
-SCRIPTS = REPOSITORY / "bench" / "gpu"
-sys.path.insert(0, str(SCRIPTS))
-import card  # noqa: E402
-import isolation  # noqa: E402
-from record import Record  # noqa: E402
+from .scripts import RECORD, failures
 
 
 class Child:
@@ -55,11 +49,10 @@ def test_a_lack_of_isolation_is_found(
     monkeypatch.setattr(isolation, "rate", lambda _: rate)
     started = iter([Child(isolation.READY, status), Child(isolation.READY)])
     monkeypatch.setattr(isolation, "program", lambda *_: next(started))
-    record = Record(SimpleNamespace(json="", programs=""))  # type: ignore[arg-type]
     amounts: list[int] = list(used)
     place: Any = None
-    trial = isolation.Trial(record, place, place, lambda: amounts.pop(0) if len(amounts) > 1 else amounts[0])
+    trial = isolation.Trial(RECORD, place, place, lambda: amounts.pop(0) if len(amounts) > 1 else amounts[0])
     trial.alone = 100.0
     trial.goes_wrong("killed amid kernels", ends=False)
-    failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED")]
+    failed = failures(capsys.readouterr().out)
     assert len(failed) == bool(wrong) and wrong in "".join(failed)

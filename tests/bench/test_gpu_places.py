@@ -11,24 +11,23 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+import places
 import pytest
 
 from share import runfolder
-from support import REPOSITORY
+from support import GIB, REPOSITORY
+from support.sharing_time import until
+from support.simulation import Up
 from xpu_runtime import paths
 from xpu_runtime.limits import pages
 from xpu_runtime.linux import proc
 from xpu_runtime.vendors.nvidia import search
-from xpu_simulator.simulator import SimState
 
-sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
-import places
+from . import scripts
 
-GIB = 1 << 30
 #: Prints the card's size and starts a child in a session of its own. With an argument it waits.
 PROGRAM = """
 import ctypes, subprocess, sys
@@ -52,9 +51,8 @@ WORDS = [sys.executable, "-c", PROGRAM]
 
 
 @pytest.fixture
-def machine(up: Callable[..., SimState], installed: Path) -> places.Machine:
-    root = os.path.realpath(up("1xT4-R580").root)
-    return places.Machine(str(installed), root, sys.executable, places.find_driver(root))
+def machine(up: Up, installed: Path) -> places.Machine:
+    return scripts.machine(os.path.realpath(up("1xT4-R580").root), installed)
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +86,7 @@ def test_at_its_timeout_a_program_is_killed_with_its_children(machine: places.Ma
 def test_a_programs_memory_is_in_the_account_until_it_is_killed(machine: places.Machine, kind: str) -> None:
     with places.opened(kind, machine=machine, memory="2G", cores=30) as place:
         child = place.start([*WORDS, "wait"])
-        _until(lambda: "waits" in child.output())
+        until(lambda: "waits" in child.output(), "it waits", 60)
         assert place.used_memory() >= GIB
         assert Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(sys.executable.encode())
         assert len(child.processes()) >= 2
@@ -119,7 +117,7 @@ def test_containers_beside_each_other_are_on_one_node(machine: places.Machine) -
 def test_the_next_run_removes_a_killed_runs_leftovers(machine: places.Machine) -> None:
     script = f"""
 import os, signal, sys
-sys.path.insert(0, {str(REPOSITORY / "bench/gpu")!r})
+sys.path.insert(0, {str(scripts.SCRIPTS)!r})
 import places
 root = {machine.root!r}
 machine = places.Machine({machine.prefix!r}, root, sys.executable, places.find_driver(root))
@@ -166,7 +164,7 @@ def test_a_container_may_write_only_to_its_shared_folder_of_the_host(machine: pl
 def test_system_folders_with_file_systems_of_their_own_are_overlays_too() -> None:
     script = f"""
 import sys
-sys.path[:0] = [{str(REPOSITORY / "bench/gpu")!r}]
+sys.path[:0] = [{str(scripts.SCRIPTS)!r}]
 import places, pathlib
 rootfs = places.bundle.overlay(pathlib.Path("/mnt/bundle"), "/usr/local/nvidia/lib64")
 (rootfs / "usr/lib/written").write_text("")
@@ -213,10 +211,3 @@ def cores(place: places.Place) -> int | None:
     assert isinstance(place, places.Container)
     (slice_,) = json.loads(place.xpu("ps", "--json"))
     return int(slice_["cores"])
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.01)

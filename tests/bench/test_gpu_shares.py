@@ -12,33 +12,28 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import card
+import launches
+import mps
 import pytest
+import reported
 
-from support import REPOSITORY
-from xpu_simulator.simulator import SimState
+from support import MIB
+from support.sharing_time import until
+from support.simulation import Up
 
-SCRIPTS = REPOSITORY / "bench" / "gpu"
-sys.path.insert(0, str(SCRIPTS))
-import card  # noqa: E402
-import launches  # noqa: E402
-import mps  # noqa: E402
-import reported  # noqa: E402
-from record import Record  # noqa: E402
+from .scripts import RECORD, SCRIPTS, failures
 
-MIB = 1 << 20
-RECORD = Record(SimpleNamespace(json="", programs=""))  # type: ignore[arg-type]
+Small = Callable[..., tuple[int, str, list[dict[str, Any]]]]
 
 
 @pytest.fixture
-def small(
-    up: Callable[..., SimState], installed: Path, tmp_path: Path
-) -> Callable[..., tuple[int, str, list[dict[str, Any]]]]:
+def small(up: Up, installed: Path, tmp_path: Path) -> Small:
     """Runs a script in short on a simulated card. Returns its status, its output, and its lines of JSON."""
     root = up("1xT4-R580").root
 
@@ -51,13 +46,6 @@ def small(
         return done.returncode, done.stdout, [json.loads(line) for line in results.read_text().splitlines()]
 
     return run
-
-
-Small = Callable[..., tuple[int, str, list[dict[str, Any]]]]
-
-
-def failures(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("FAILED")]
 
 
 @pytest.mark.parametrize("status", [0, 1, 77])
@@ -152,17 +140,13 @@ def test_a_container_with_more_than_its_part_under_mps_is_found(
     assert bool(failures(capsys.readouterr().out)) != held
 
 
-def test_at_a_termination_mps_quits_before_anything_is_killed(
-    up: Callable[..., SimState], installed: Path
-) -> None:
+def test_at_a_termination_mps_quits_before_anything_is_killed(up: Up, installed: Path) -> None:
     words = ["--root", up("1xT4-R580").root, "--prefix", str(installed), "--seconds", "100"]
     command = [sys.executable, str(SCRIPTS / "mps.py"), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         # A daemon with two clients means that both containers have started.
-        until = time.monotonic() + 60
-        while len(_clients()) < 2 and time.monotonic() < until:
-            time.sleep(0.02)
+        until(lambda: len(_clients()) == 2, "both work", 60)
         started.terminate()
         text, _ = started.communicate(timeout=90)
     assert started.returncode == 143

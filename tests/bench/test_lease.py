@@ -9,24 +9,20 @@ import json
 import os
 import re
 import shutil
-import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from support import REPOSITORY, simulation
-from xpu_simulator.simulator import SimState
-
-from .lent_machine import OUT, TREE, LentMachine, make_driver
-
-sys.path.insert(0, str(REPOSITORY / "bench/gpu"))
-sys.path.insert(0, str(REPOSITORY / "bench/gpu/lent"))
 import isolation
 import kit as kits
+import pytest
 import runs
+
+from support import REPOSITORY, simulation
+from support.simulation import Up
+
+from .lent_machine import OUT, TREE, LentMachine, make_driver
+from .stepped import unpacked
 
 pytestmark = pytest.mark.timeout(900)
 #: The limits of a run's visible output, and of the files that are brought back.
@@ -68,7 +64,7 @@ SAYS = {
 
 
 @pytest.fixture
-def lent(up: Callable[..., SimState], tmp_path: Path, kit: Path) -> Iterator[Callable[..., LentMachine]]:
+def lent(up: Up, tmp_path: Path, kit: Path) -> Iterator[Callable[..., LentMachine]]:
     """Machines that are closed when the test ends. The arguments are LentMachine's."""
     made: list[LentMachine] = []
     # PyTorch takes only a driver that says that it is NVIDIA's (sim/README.md).
@@ -93,7 +89,7 @@ class Left:
         assert len(printed) < MOST_PRINTED
         files = [path for path in folder.rglob("*") if path.is_file()]
         assert len(files) <= MOST_FILES and all(path.stat().st_size < MOST_BYTES for path in files)
-        self.printed, self.log = printed, _unpacked((folder / "log.gz").read_bytes())
+        self.printed, self.log = printed, unpacked((folder / "log.gz").read_bytes()).decode(errors="replace")
         self.summary = (folder / "summary.md").read_text() if (folder / "summary.md").exists() else ""
         # A kill may come between a line and its end.
         lines = (folder / "results.jsonl").read_text().rpartition("\n")[0].splitlines()
@@ -122,16 +118,6 @@ class Left:
 
     def failures(self) -> str:
         return "\n".join(each["text"] for each in self.results if each["kind"] == "FAILED")
-
-
-def _unpacked(data: bytes) -> str:
-    """The log as zcat shows it: all members, and the readable part of one that was cut off."""
-    text = b""
-    while data:
-        member = zlib.decompressobj(31)
-        text += member.decompress(data)
-        data = member.unused_data
-    return text.decode(errors="replace")
 
 
 def run(machine: LentMachine, number: int, *words: str) -> Left:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .stepped import Run, is_running, python, shell, until
+from support.sharing_time import until
+
+from .stepped import Run, is_running, python, shell
 
 #: Leaves a process in another session that holds the pipe, and prints its pid.
 _DAEMON = """
@@ -35,12 +37,14 @@ print(f"thread of: {child}", flush=True)
 """
 
 
-def test_a_step_that_is_late_is_ended_with_its_group(run: Callable[..., Run]) -> None:
-    script = "trap '' TERM; sleep 600 & echo \"child: $!\"; sleep 600; sleep 600"
-    done = run(shell("late", script, seconds=1), shell("next", "true"))
-    assert done.outcomes() == {"late": "late", "next": "ok"}
+def test_a_step_that_is_late_may_clean_up_and_is_ended_with_its_group(run: Callable[..., Run]) -> None:
+    stubborn = "trap '' TERM; sleep 600 & echo \"child: $!\"; sleep 600; sleep 600"
+    tidy = "trap 'echo \"ok: cleaned up\"; exit 0' TERM; sleep 600 & wait"
+    done = run(shell("stubborn", stubborn, seconds=1), shell("tidy", tidy, seconds=1), shell("next", "true"))
+    assert done.outcomes() == {"stubborn": "late", "tidy": "late", "next": "ok"}
     assert not is_running(int(done.results(name="child")[0]["value"]))
     assert "no end within 1 s" in done.text()
+    assert done.results(kind="ok", step="tidy", text="cleaned up")
 
 
 def test_a_late_step_has_failed_only_if_a_check_failed_or_it_printed_nothing(
@@ -69,25 +73,12 @@ def test_the_last_step_has_all_of_the_remaining_time(run: Callable[..., Run]) ->
     assert done.outcomes() == {"one": "ok"}
 
 
-def test_a_step_that_is_late_may_clean_up(run: Callable[..., Run]) -> None:
-    script = "trap 'echo \"ok: cleaned up\"; exit 0' TERM; sleep 600 & wait"
-    done = run(shell("late", script, seconds=1))
-    assert done.outcomes() == {"late": "late"}
-    assert done.results(kind="ok", text="cleaned up")
-
-
-def test_a_daemon_that_holds_the_pipe_in_another_session_is_ended(run: Callable[..., Run]) -> None:
-    done = run(python("daemon", _DAEMON), shell("next", "true"))
-    assert done.outcomes() == {"daemon": "ok", "next": "ok"}
+def test_processes_that_a_step_leaves_in_any_form_are_ended(run: Callable[..., Run]) -> None:
+    done = run(python("daemon", _DAEMON), python("thread", _THREAD), shell("next", "true"))
+    assert done.outcomes() == {"daemon": "ok", "thread": "ok", "next": "ok"}
     assert not is_running(int(done.results(name="daemon")[0]["value"]))
     assert done.results(kind="step", step="daemon")[0]["seconds"] < 15
-
-
-def test_a_process_whose_first_thread_has_ended_is_ended(run: Callable[..., Run]) -> None:
-    done = run(python("thread", _THREAD))
-    assert done.outcomes() == {"thread": "ok"}
-    (said,) = done.results(name="thread of")
-    assert not Path("/proc", said["value"]).exists()
+    assert not Path("/proc", done.results(name="thread of")[0]["value"]).exists()
 
 
 def test_an_ended_orphan_is_reaped_while_its_step_runs(run: Callable[..., Run]) -> None:
@@ -140,9 +131,9 @@ def test_a_terminated_run_leaves_its_results(tmp_path: Path, number: signal.Sign
         shell("third", "true"),
     ]
     made = Run(tmp_path / "out", steps)
-    until(lambda: (made.out / "results.jsonl").exists() and made.results(name="another") != [], "no result")
+    made.wait_for("another")
     # The log is flushed each second.
-    until(lambda: b"a line of the log" in made.log(), "nothing in the log")
+    until(lambda: b"a line of the log" in made.log(), "the log has it", 30)
     made.popen.send_signal(number)
     status = made.popen.wait(30)
     assert made.results(name="a value") and made.results(name="another")
@@ -160,7 +151,7 @@ def test_a_killed_runs_results_are_readable_at_every_moment(tmp_path: Path, leas
     noisy = 'i=0; while :; do i=$((i+1)); echo "value $i: $i"; done'
     made = Run(tmp_path / "out", [shell("noisy", noisy)])
     file = made.out / "results.jsonl"
-    until(lambda: file.exists() and file.read_bytes().count(b"\n") >= least, "no results")
+    until(lambda: file.exists() and file.read_bytes().count(b"\n") >= least, "results", 30)
     made.popen.kill()
     made.popen.wait()
     whole = file.read_text().rpartition("\n")[0].splitlines()
@@ -170,19 +161,19 @@ def test_a_killed_runs_results_are_readable_at_every_moment(tmp_path: Path, leas
 
 def test_the_next_run_ends_a_killed_runs_processes(tmp_path: Path, run: Callable[..., Run]) -> None:
     first = Run(tmp_path / "first", [python("daemon", _DAEMON + "time.sleep(600)")])
-    until(lambda: (first.out / "results.jsonl").exists() and first.results(name="daemon") != [], "no daemon")
+    first.wait_for("daemon")
     daemon = int(first.results(name="daemon")[0]["value"])
     first.popen.kill()
     first.popen.wait()
     assert is_running(daemon)
     done = run(shell("next", "true"))
-    until(lambda: not is_running(daemon), "it lives")
+    until(lambda: not is_running(daemon), "it has ended", 30)
     assert done.outcomes() == {"next": "ok"}
 
 
 def test_a_living_runs_processes_are_left_alone(tmp_path: Path, run: Callable[..., Run]) -> None:
     first = Run(tmp_path / "first", [shell("waits", 'echo "child: $$"; sleep 600')])
-    until(lambda: (first.out / "results.jsonl").exists() and first.results(name="child") != [], "no child")
+    first.wait_for("child")
     run(shell("next", "true"))
     assert is_running(int(first.results(name="child")[0]["value"]))
     first.popen.terminate()

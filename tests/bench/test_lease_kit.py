@@ -7,15 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kit as kits
 import pytest
 
 import lease
 from support import REPOSITORY
 
 from .lent_machine import make_kit
-
-sys.path.insert(0, str(REPOSITORY / "bench/gpu/lent"))
-import kit as kits
 
 # ---- the program ----
 

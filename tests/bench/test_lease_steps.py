@@ -8,13 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from support import REPOSITORY
-
-from .stepped import Run, python, shell, until
-
-sys.path.insert(0, str(REPOSITORY / "bench/gpu/lent"))
 import results as kept
+
+from .stepped import Run, python, shell
 
 #: The limits: printed characters, files, and bytes of each file.
 MOST_PRINTED, MOST_FILES, MOST_BYTES = 12_000, 8, 16 << 20
@@ -119,7 +115,7 @@ def test_results_of_an_earlier_run_are_moved_aside_and_a_living_runs_are_left(
 ) -> None:
     run(shell("earlier", "true"))
     first = Run(tmp_path / "out", [shell("waits", "echo 'here: 1'; sleep 600")])
-    until(lambda: (first.out / "results.jsonl").exists() and first.results(name="here") != [], "no result")
+    first.wait_for("here")
     assert '"earlier"' in (tmp_path / "out.before/results.jsonl").read_text()
     second = Run(tmp_path / "out", [shell("second", "true")])
     assert second.popen.wait(30) != 0
@@ -156,13 +152,9 @@ def test_our_own_fault_is_named_only_if_something_was_measured(run: Callable[...
     assert "FAILED no place: not measured: no container: 16G requested" in done.text()
 
 
-def test_a_step_without_checks_says_so(run: Callable[..., Run]) -> None:
-    done = run(shell("share", "echo 'at 30: 29.8'"), shell("none", "echo 'skipped: no JAX'; exit 77"))
-    assert "ok       share        0 s, measured only" in done.text()
-    assert "skipped  none         0 s, 1 skipped (no JAX)" in done.text()
-
-
-def test_values_are_printed_step_by_step_and_other_lines_are_not(run: Callable[..., Run]) -> None:
+def test_values_are_printed_step_by_step_with_the_number_of_checks_and_other_lines_are_not(
+    run: Callable[..., Run],
+) -> None:
     lines = (
         "1 GiB by cuMemAlloc, MiB: 1024\\nxpu: refused\\nValueError: no\\nwritten: /a\\nratio: 0.61043068300"
     )
@@ -170,6 +162,8 @@ def test_values_are_printed_step_by_step_and_other_lines_are_not(run: Callable[.
         shell("one", f"printf '{lines}\\n'"),
         shell("two", "echo 'a: 1'; echo 'skipped: no JAX'; echo 'skipped: no JAX'; echo 'ok: b'"),
         shell("facts", "echo 'card: T4'; echo 'tools: many'"),
+        shell("share", "echo 'at 30: 29.8'"),
+        shell("none", "echo 'skipped: no JAX'; exit 77"),
     )
     assert [each["name"] for each in done.results(step="one", kind="value")] == [
         "1 GiB by cuMemAlloc, MiB",
@@ -183,6 +177,8 @@ def test_values_are_printed_step_by_step_and_other_lines_are_not(run: Callable[.
         "facts: card: T4",
     ]
     assert "1 held, 2 skipped (no JAX)" in done.text()
+    assert "ok       share        0 s, measured only" in done.text()
+    assert "skipped  none         0 s, 1 skipped (no JAX)" in done.text()
 
 
 def test_no_more_is_printed_than_the_visible_limit(capsys: pytest.CaptureFixture[str]) -> None:
