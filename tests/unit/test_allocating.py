@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.inventories import nvidia
+from support.inventories import UNENFORCED, t4s
 from xpu_runtime.allocating import Pod, allocate, enter
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.ledger.allocations import Allocation
@@ -22,19 +22,9 @@ from xpu_runtime.placement.demand import Demand, PodDemand
 from xpu_runtime.request.assignment import Assignment, AssignmentError, Share
 from xpu_runtime.request.pod_container import PodContainer
 from xpu_runtime.request.request import Request
-from xpu_runtime.vendors.inventory import Device, Inventory
+from xpu_runtime.vendors.inventory import Inventory
 
 GIB = 1 << 30
-#: Nothing holds a limit on made-up devices.
-CONFIG = DEFAULTS.replace(enforcement_allow_unenforced=("memory", "cores"))
-
-
-def node(*gib: int, faults: dict[int, str] | None = None) -> Inventory:
-    devices = tuple(
-        Device(str(n), f"GPU-{n}", "T4", size * GIB, (), "nvidia", fault=(faults or {}).get(n))
-        for n, size in enumerate(gib)
-    )
-    return Inventory("/", True, devices, (nvidia("615.1"),), ())
 
 
 def share(device: int, gib: int | None, cores: int | None = None) -> Share:
@@ -64,97 +54,98 @@ def placed(found: Allocation | Refusal) -> Allocation:
 
 
 def test_a_key_that_an_earlier_version_has_not_kept_is_filled_in_and_no_event(run_dir: Path) -> None:
-    inventory = node(16)
+    inventory = t4s(16)
     earlier = allocation("a", c=(share(0, 10, 60),))
-    assert enter(inventory, CONFIG, earlier) is None
+    assert enter(inventory, UNENFORCED, earlier) is None
     for key in ("old", "old", "new"):
-        assert enter(inventory, CONFIG, earlier.replace(key_id=key)) is None
+        assert enter(inventory, UNENFORCED, earlier.replace(key_id=key)) is None
         with PodLedger() as ledger:
             assert [each.key_id for each in ledger.allocations()] == [key]
             assert [each.kind for each in ledger.history()] == ["pod-reserved"]
 
 
 def test_a_containers_start_fills_in_the_key_of_its_assignment_too(run_dir: Path) -> None:
-    inventory = node(16)
+    inventory = t4s(16)
     earlier = allocation("a", c=(share(0, 10, 60),))
     by_key = earlier.replace(key_id="k")
     assignment = Assignment("a", "here", earlier.made, earlier.containers)
     request = Request(of_pod=PodContainer("a", "default", "pod-a", "c", assignment, key_id="k"))
     for now, entered in ((earlier, by_key), (by_key, None)):
-        assert enter(inventory, CONFIG, now) is None
+        assert enter(inventory, UNENFORCED, now) is None
         with PodLedger() as ledger:
-            found = place_of(request, inventory, CONFIG, ledger)
+            found = place_of(request, inventory, UNENFORCED, ledger)
         assert isinstance(found, Place) and found.enter == entered
 
 
 def test_shares_are_reserved_where_they_fit_and_none_of_them_where_one_does_not(run_dir: Path) -> None:
-    inventory = node(16, 16)
-    assert enter(inventory, CONFIG, allocation("a", c=(share(0, 10, 60),))) is None
-    told = refused(enter(inventory, CONFIG, allocation("b", c=(share(0, 8, 50), share(1, 8, 50)))))
+    inventory = t4s(16, 16)
+    assert enter(inventory, UNENFORCED, allocation("a", c=(share(0, 10, 60),))) is None
+    told = refused(enter(inventory, UNENFORCED, allocation("b", c=(share(0, 8, 50), share(1, 8, 50)))))
     assert told == (
         "the share assigned to pod default/pod-b is not free on this node (GPU 0: 6G free (10G reserved "
         "for pods), 8G requested and 40% cores free (60% reserved for pods), 50% requested)"
     )
     with PodLedger() as ledger:
         assert [each.uid for each in ledger.allocations()] == ["a"]
-    assert enter(inventory, CONFIG, allocation("b", c=(share(0, 6, 40), share(1, 16, 100)))) is None
-    assert enter(inventory, CONFIG, allocation("c", c=(share(1, 1),))) is not None
+    assert enter(inventory, UNENFORCED, allocation("b", c=(share(0, 6, 40), share(1, 16, 100)))) is None
+    assert enter(inventory, UNENFORCED, allocation("c", c=(share(1, 1),))) is not None
     assert (
-        enter(inventory, CONFIG.replace(oversubscribe_memory=2.0), allocation("c", c=(share(1, 1),))) is None
+        enter(inventory, UNENFORCED.replace(oversubscribe_memory=2.0), allocation("c", c=(share(1, 1),)))
+        is None
     )
 
 
 def test_the_same_again_is_fine_and_an_earlier_or_other_one_is_stale(run_dir: Path) -> None:
-    inventory = node(16)
+    inventory = t4s(16)
     first = allocation("a", 2.0, c=(share(0, 16),))
-    assert enter(inventory, CONFIG, first) is None
-    assert enter(inventory, CONFIG, first) is None
+    assert enter(inventory, UNENFORCED, first) is None
+    assert enter(inventory, UNENFORCED, first) is None
     for changed in (first.replace(made=1.0), first.replace(containers={"c": (share(0, 8),)})):
-        found = enter(inventory, CONFIG, changed)
+        found = enter(inventory, UNENFORCED, changed)
         assert found is not None and found.code == "wrong-assignment"
-    assert enter(inventory, CONFIG, first.replace(made=3.0, containers={"c": (share(0, 8),)})) is None
+    assert enter(inventory, UNENFORCED, first.replace(made=3.0, containers={"c": (share(0, 8),)})) is None
 
 
 def test_a_device_that_is_not_there_is_told(run_dir: Path) -> None:
     elsewhere = allocation("a", c=(share(7777, 1),))
-    told = refused(enter(node(16), CONFIG, elsewhere))
+    told = refused(enter(t4s(16), UNENFORCED, elsewhere))
     assert told == "pod default/pod-a is assigned 'GPU-7777', which is not on this node; it has 0 (GPU-0)"
 
 
 def test_a_limit_that_a_device_cannot_hold_is_not_reserved(run_dir: Path) -> None:
     memory_alone = DEFAULTS.replace(enforcement_allow_unenforced=("memory",))
-    told = refused(enter(node(16), memory_alone, allocation("a", c=(share(0, 4, 30),))))
+    told = refused(enter(t4s(16), memory_alone, allocation("a", c=(share(0, 4, 30),))))
     assert told.startswith("container c of pod default/pod-a is assigned a part of GPU 0: ")
     assert told.endswith("enforcement.allow_unenforced does not list cores")
     for fine in (share(0, 4), share(0, 4, 100), share(0, None)):
-        assert enter(node(16), memory_alone, allocation("a", made=2.0, c=(fine,))) is None
+        assert enter(t4s(16), memory_alone, allocation("a", made=2.0, c=(fine,))) is None
         with PodLedger() as ledger:
             ledger.deallocate(["a"])
 
 
 def test_a_whole_device_is_one_container_s(run_dir: Path) -> None:
-    inventory = node(16, 16)
+    inventory = t4s(16, 16)
     two = allocation("a", c=(share(0, None),), d=(share(0, 1),))
-    assert "in use, and the whole device is requested" in refused(enter(inventory, CONFIG, two))
-    assert enter(inventory, CONFIG, allocation("a", c=(share(0, None),))) is None
-    told = refused(enter(inventory, CONFIG, allocation("b", c=(share(0, 1),))))
+    assert "in use, and the whole device is requested" in refused(enter(inventory, UNENFORCED, two))
+    assert enter(inventory, UNENFORCED, allocation("a", c=(share(0, None),))) is None
+    told = refused(enter(inventory, UNENFORCED, allocation("b", c=(share(0, 1),))))
     assert "all of it is reserved for pod default/pod-a" in told
-    assert enter(inventory, CONFIG, allocation("b", c=(share(1, 1),))) is None
-    told = refused(enter(inventory, CONFIG, allocation("c", c=(share(1, None),))))
+    assert enter(inventory, UNENFORCED, allocation("b", c=(share(1, 1),))) is None
+    told = refused(enter(inventory, UNENFORCED, allocation("c", c=(share(1, None),))))
     assert "GPU 1: reserved for pods, and the whole device is requested" in told
 
 
 def test_a_pod_is_placed_whole_like_dockers_containers(run_dir: Path) -> None:
-    inventory = node(16, 16)
-    found = placed(allocate(inventory, CONFIG, pod("u", a=demand(4, 30), b=demand(2))))
+    inventory = t4s(16, 16)
+    found = placed(allocate(inventory, UNENFORCED, pod("u", a=demand(4, 30), b=demand(2))))
     assert found.containers == {"a": (share(0, 4, 30),), "b": (share(0, 2),)}  # binpack
     spread = pod("v", a=demand(4, 30))
     spread = spread.replace(demand=spread.demand.replace(policy="spread"))
-    assert placed(allocate(inventory, CONFIG, spread)).containers == {"a": (share(1, 4, 30),)}
-    assert allocate(inventory, CONFIG, pod("u", a=demand(1))) == found  # it has one
+    assert placed(allocate(inventory, UNENFORCED, spread)).containers == {"a": (share(1, 4, 30),)}
+    assert allocate(inventory, UNENFORCED, pod("u", a=demand(1))) == found  # it has one
     both = pod("w", a=demand(5, 10, count=2))
-    assert placed(allocate(inventory, CONFIG, both)).of("a") == (share(0, 5, 10), share(1, 5, 10))
-    told = refused(allocate(inventory, CONFIG, pod("x", a=demand(1), b=demand(9))))
+    assert placed(allocate(inventory, UNENFORCED, both)).of("a") == (share(0, 5, 10), share(1, 5, 10))
+    told = refused(allocate(inventory, UNENFORCED, pod("x", a=demand(1), b=demand(9))))
     assert told.startswith("container b: no device has 9G of memory free (GPU 0: 5G free (11G reserved")
     assert told.endswith("the nearest request that fits now: XPU_MEM=7G")
     with PodLedger() as ledger:
@@ -163,38 +154,38 @@ def test_a_pod_is_placed_whole_like_dockers_containers(run_dir: Path) -> None:
 
 def test_the_order_of_containers_is_no_reason_to_refuse_a_pod(run_dir: Path) -> None:
     web = pod("u", a=demand(4), b=demand(8), c=demand(12))
-    found = placed(allocate(node(16, 8), CONFIG, web))
+    found = placed(allocate(t4s(16, 8), UNENFORCED, web))
     assert (found.of("a"), found.of("b"), found.of("c")) == ((share(0, 4),), (share(1, 8),), (share(0, 12),))
 
 
 def test_percentages_are_of_the_device_and_whole_ones_are_alone(run_dir: Path) -> None:
-    inventory = node(16, 8)
-    found = placed(allocate(inventory, CONFIG, pod("u", a=Demand(1, None, 25, 25))))
+    inventory = t4s(16, 8)
+    found = placed(allocate(inventory, UNENFORCED, pod("u", a=Demand(1, None, 25, 25))))
     assert found.of("a") == (share(1, 2, 25),)  # binpack: the smaller one is the fuller
-    assert placed(allocate(inventory, CONFIG, pod("v", a=demand()))).of("a") == (share(0, None),)
-    told = refused(allocate(inventory, CONFIG, pod("w", a=demand())))
+    assert placed(allocate(inventory, UNENFORCED, pod("v", a=demand()))).of("a") == (share(0, None),)
+    told = refused(allocate(inventory, UNENFORCED, pod("w", a=demand())))
     assert told.startswith("container a: no device has all of its memory free")
 
 
 def test_after_a_lost_ledger_running_containers_keep_their_devices(run_dir: Path) -> None:
-    inventory = node(16, 16, 16)
+    inventory = t4s(16, 16, 16)
     running = Slice("1", "GPU-1", 4 * GIB, True, None, Holding())
     started = proc.start_time(os.getpid()) or 0
     wanted = Grant(0, "c1", "/c1", os.getpid(), started, "", "running", "hook", 0.0, ())
     with PodLedger() as ledger:  # it is made anew, and knows whose grant it is
         ledger.grant(wanted, lambda uses: (running,), (), ("u", "b"))
     web = pod("u", a=demand(2), b=demand(4))
-    found = placed(allocate(inventory, CONFIG, web))
+    found = placed(allocate(inventory, UNENFORCED, web))
     assert found.of("b") == (share(1, 4),)
     with PodLedger() as ledger:
         assert sum(use.memory_bytes for use in ledger.uses().values()) == 6 * GIB
 
 
 def test_a_reservation_is_only_for_the_pod_of_that_uid_and_name(run_dir: Path) -> None:
-    inventory = node(16)
-    placed(allocate(inventory, CONFIG, pod("a", c=demand(4))))
+    inventory = t4s(16)
+    placed(allocate(inventory, UNENFORCED, pod("a", c=demand(4))))
     namesake = pod("a", c=demand(1)).replace(name="forger")
-    assert refused(allocate(inventory, CONFIG, namesake)) == (
+    assert refused(allocate(inventory, UNENFORCED, namesake)) == (
         "its UID, a, belongs to pod default/pod-a on this node"
     )
 
@@ -203,21 +194,21 @@ def test_a_reservation_is_only_for_the_pod_of_that_uid_and_name(run_dir: Path) -
 
     with PodLedger() as ledger:
         request = resolved(asks("pod-a"), ledger)
-        assert isinstance(place_of(request, inventory, CONFIG, ledger), Place)
+        assert isinstance(place_of(request, inventory, UNENFORCED, ledger), Place)
         with pytest.raises(AssignmentError, match="nothing is reserved on this node for container c of pod"):
             resolved(asks("forger"), ledger)
         stranger = request.replace(of_pod=asks("forger").of_pod)
-        assert isinstance(place_of(stranger, inventory, CONFIG, ledger), Refusal)
+        assert isinstance(place_of(stranger, inventory, UNENFORCED, ledger), Refusal)
 
 
 def test_init_containers_use_the_pods_own_share(run_dir: Path) -> None:
-    inventory = node(16, 16)
+    inventory = t4s(16, 16)
     asked = PodDemand(
         (("a", demand(8, 50)), ("b", demand(8, 50))),
         (("small", demand(6, 50)), ("large", demand(14)), ("both", demand(15, None, 2))),
         (("log", demand(1)),),
     )
-    found = placed(allocate(inventory, CONFIG, Pod("u", "d", "u", asked)))
+    found = placed(allocate(inventory, UNENFORCED, Pod("u", "d", "u", asked)))
     assert found.of("a")[0].device_uuid != found.of("b")[0].device_uuid
     assert found.of("both") == (share(0, 15), share(1, 15))
     total = {uuid: amount.memory_bytes // GIB for uuid, amount in found.amounts().items()}
@@ -225,14 +216,14 @@ def test_init_containers_use_the_pods_own_share(run_dir: Path) -> None:
 
 
 def test_defaults_and_maxima_of_the_node_are_not_for_pods(run_dir: Path) -> None:
-    config = CONFIG.replace(
+    config = UNENFORCED.replace(
         defaults_memory="1G",
         defaults_cores=10,
         policy_max_memory="2G",
         policy_max_cores=10,
         policy_max_count=1,
     )
-    inventory = node(16, 16)
+    inventory = t4s(16, 16)
     found = placed(allocate(inventory, config, pod("u", a=demand(4, 50, count=2))))
     assert found.of("a") == (share(0, 4, 50), share(1, 4, 50))
     assert enter(inventory, config, allocation("v", c=(share(0, 8, 50),))) is None
@@ -241,8 +232,8 @@ def test_defaults_and_maxima_of_the_node_are_not_for_pods(run_dir: Path) -> None
 def test_the_node_places_nothing_on_devices_out_of_service_and_counts_an_exact_share(
     run_dir: Path,
 ) -> None:
-    inventory = node(16, 16, faults={0: "XID 79"})
-    config = CONFIG.replace(policy_devices=("0",))
+    inventory = t4s(16, 16, faults={0: "XID 79"})
+    config = UNENFORCED.replace(policy_devices=("0",))
     told = refused(allocate(inventory, config, pod("u", a=demand(4))))
     assert "not healthy: XID 79" in told and "policy.devices does not list it" in told
     # It may run there since before: its container's next start tells what is wrong.
@@ -250,7 +241,7 @@ def test_the_node_places_nothing_on_devices_out_of_service_and_counts_an_exact_s
 
 
 def test_a_node_without_devices_says_so(run_dir: Path) -> None:
-    found = allocate(Inventory("/", True, (), (), (), missing="no driver"), CONFIG, pod("u", a=demand(4)))
+    found = allocate(Inventory("/", True, (), (), (), missing="no driver"), UNENFORCED, pod("u", a=demand(4)))
     assert isinstance(found, Refusal) and found.code == "no-device"
 
 
@@ -267,7 +258,7 @@ DEMANDS = st.dictionaries(
 def test_no_device_is_ever_reserved_beyond_what_it_has(
     tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[dict[str, Demand], ...]]
 ) -> None:
-    inventory = node(16, 16, 8)
+    inventory = t4s(16, 16, 8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XPU_RUN_DIR", str(tmp_path_factory.mktemp("run")))
         for number, groups in enumerate(wanted):
@@ -276,10 +267,10 @@ def test_no_device_is_ever_reserved_beyond_what_it_has(
                 for kind, group in enumerate(groups)
             )
             asked = PodDemand(a, b, c)
-            found = allocate(inventory, CONFIG, Pod(str(number), "d", str(number), asked))
+            found = allocate(inventory, UNENFORCED, Pod(str(number), "d", str(number), asked))
             if not isinstance(found, Refusal):
                 # The node reserves what it has placed itself.
-                assert enter(inventory, CONFIG, found.replace(made=found.made + 1)) is None
+                assert enter(inventory, UNENFORCED, found.replace(made=found.made + 1)) is None
         with PodLedger() as ledger:
             uses, entered = ledger.uses(), ledger.allocations()
     for device in inventory.devices:

@@ -9,23 +9,15 @@ from xpu_runtime.ledger.events import POD_RESERVED
 from xpu_runtime.ledger.vocabulary import KINDS
 
 
-def text_of(path: str) -> str:
-    return (REPOSITORY / path).read_text()
-
-
-def found(pattern: str, text: str) -> str:
-    """The text between the pattern's brackets; there is one such place."""
-    (match,) = re.findall(pattern, text, re.S)
-    return str(match)
+def named(constant: str) -> dict[str, str]:
+    """The names and values of a constant of the page."""
+    page = (REPOSITORY / "src/xpu_runtime/agent/page.html").read_text()
+    (inside,) = re.findall(rf"const {constant} = \{{(.*?)\}}", page, re.S)
+    return dict(re.findall(r"([\w-]+)\"?: \"([^\"]+)\"", inside))
 
 
 def test_the_page_for_browsers_has_a_mark_for_each_and_a_tone_for_no_other() -> None:
-    page = text_of("src/xpu_runtime/agent/page.html")
-    assert set(re.findall(r"([\w-]+)\"?: \"", found(r"const MARKS = \{(.*?)\}", page))) == set(KINDS)
-    assert set(re.findall(r"([\w-]+)\"?: \"", found(r"const TONES = \{(.*?)\}", page))) < set(KINDS)
-
-
-def test_the_page_highlights_an_operators_marks_and_not_pods_reservations() -> None:
-    tones = found(r"const TONES = \{(.*?)\}", text_of("src/xpu_runtime/agent/page.html"))
-    toned = dict(re.findall(r"([\w-]+)\"?: \"(\w+)\"", tones))
-    assert toned["reserved"] == "warn" and POD_RESERVED not in toned
+    tones = named("TONES")
+    assert set(named("MARKS")) == set(KINDS) > set(tones)
+    # An operator's marks stand out, pods' reservations do not.
+    assert tones["reserved"] == "warn" and POD_RESERVED not in tones

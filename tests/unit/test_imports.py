@@ -27,6 +27,18 @@ LIGHT = {
 }  # fmt: skip
 
 
+def brought(modules: str, python: str = sys.executable) -> set[str]:
+    """The modules that an import of these brings into a bare interpreter."""
+    code = BARE.format(source=str(SOURCE), modules=modules)
+    done = subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def packages(modules: set[str]) -> set[str]:
+    """The packages of ours, or modules of ours that are in none."""
+    return {name.split(".")[1] for name in modules if name.startswith("xpu_runtime.")}
+
+
 @pytest.mark.parametrize(
     "modules",
     [
@@ -38,27 +50,14 @@ LIGHT = {
     ],
 )
 def test_an_entry_point_imports_nothing_heavy(modules: str) -> None:
-    code = BARE.format(source=str(SOURCE), modules=modules)
-    done = subprocess.run(
-        ["/usr/bin/python3", "-I", "-S", "-c", code], capture_output=True, text=True, check=True
-    )
-    brought = {name for name in done.stdout.split() if not name.startswith("xpu_runtime")}
-    assert brought <= LIGHT
+    found = brought(modules, "/usr/bin/python3")
+    assert {name for name in found if not name.startswith("xpu_runtime")} <= LIGHT
 
 
 def test_the_shim_without_spec_mode_opens_neither_ledger_nor_devices() -> None:
-    code = BARE.format(source=str(SOURCE), modules="xpu_runtime.shim")
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
-    )
-    ours = {name.split(".")[1] for name in done.stdout.split() if name.count(".") >= 1 and "xpu" in name}
-    assert not ours & {"ledger", "vendors", "limits"}
+    assert not packages(brought("xpu_runtime.shim")) & {"ledger", "vendors", "limits"}
 
 
 def test_stopping_a_container_imports_no_plan() -> None:
-    code = BARE.format(source=str(SOURCE), modules="xpu_runtime.hook, xpu_runtime.ledger.store")
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
-    )
-    ours = {name.split(".")[1] for name in done.stdout.split() if name.startswith("xpu_runtime.")}
-    assert not ours & {"start", "granting", "delivery", "limits", "config"}
+    found = packages(brought("xpu_runtime.hook, xpu_runtime.ledger.store"))
+    assert not found & {"start", "granting", "delivery", "limits", "config"}

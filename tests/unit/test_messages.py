@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime import messages
+from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.messages import to_system_log
+from xpu_runtime.start import not_started
 
 LINE = re.compile(r"<28>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d xpu-container-runtime\[\d+\]: xpu: (.*)")
 
@@ -45,3 +47,16 @@ def test_a_daemon_that_does_not_read_holds_nobody_up(system_log: socket.socket) 
 def test_where_nobody_listens_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_SYSTEM_LOG", str(tmp_path / "none"))
     to_system_log("warning", "nobody hears it")
+
+
+def test_an_error_of_the_ledger_is_in_the_systems_log(
+    system_log: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the event of a container that was not started cannot be written."""
+    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path / "run"))
+    not_started.note("c" * 64, "/none", LedgerError("the ledger is damaged", "remove\nit"))
+    told = system_log.recv(4096).decode()
+    assert told.startswith("<27>") and told.endswith(
+        "xpu: container cccccccccccc was not started: the ledger is damaged: remove it"
+    )
+    assert not (tmp_path / "run").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,37 +74,45 @@ def test_workers_that_cannot_be_killed_are_replaced_once(
         os.close(each)
 
 
-def test_a_call_needs_its_callers_own_confirmation(run_dir: Path, tmp_path: Path) -> None:
-    """A process that only has the connection of the one that was looked at gets nothing."""
-    here = worker.Installation()
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[socket.socket]:
+    """A worker's socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as found:
+        found.bind(str(tmp_path / "socket"))
+        found.listen()
+        yield found
+
+
+def ask(listening: socket.socket, run_dir: Path) -> socket.socket:
+    """The connection of a hook's process, which the worker has looked at."""
     words = [worker._PROTOCOL, "hook", str(paths.LIB), "", str(run_dir), "/", "poststop", "{}"]
-    where = str(tmp_path / "socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(where)
-        listening.listen()
-        for by_itself in (True, False):
-            client = os.fork()
-            if client == 0:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-                    asking.connect(where)
-                    asking.send(b"".join(word.encode() + b"\0" for word in words))
-                    assert asking.recv(16) == worker._READY
-                    if by_itself or os.fork() == 0:
-                        asking.send(worker._GO)
-                    asking.recv(16)
-                os._exit(0)
-            connection, _ = listening.accept()
-            with connection:
-                asked = worker._asked(connection, here)
-            os.waitpid(client, 0)
-            if by_itself:
-                assert asked is not None
-                assert asked[2].pid == client
-            else:
-                assert asked is None
+    asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asking.connect(listening.getsockname())
+    asking.send(b"".join(word.encode() + b"\0" for word in words))
+    assert asking.recv(16) == worker._READY
+    return asking
 
 
-def test_a_caller_that_ends_after_its_confirmation_gets_nothing(run_dir: Path, tmp_path: Path) -> None:
+def test_a_call_needs_its_callers_own_confirmation(run_dir: Path, listening: socket.socket) -> None:
+    """A process that only has the connection of the one that was looked at gets nothing."""
+    for by_itself in (True, False):
+        client = os.fork()
+        if client == 0:
+            with ask(listening, run_dir) as asking:
+                if by_itself or os.fork() == 0:
+                    asking.send(worker._GO)
+                asking.recv(16)
+            os._exit(0)
+        connection, _ = listening.accept()
+        with connection:
+            asked = worker._asked(connection, worker.Installation())
+        os.waitpid(client, 0)
+        assert (asked and asked[2].pid) == (client if by_itself else None)
+
+
+def test_a_caller_that_ends_after_its_confirmation_gets_nothing(
+    run_dir: Path, listening: socket.socket
+) -> None:
     """Another process may have its number by then."""
     looked, go_on = os.pipe()
 
@@ -114,23 +123,15 @@ def test_a_caller_that_ends_after_its_confirmation_gets_nothing(run_dir: Path, t
             os.waitpid(pid, 0)  # it has said go, and ended
             return is_of
 
-    words = [worker._PROTOCOL, "hook", str(paths.LIB), "", str(run_dir), "/", "poststop", "{}"]
-    where = str(tmp_path / "socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(where)
-        listening.listen()
-        if os.fork() == 0:
-            os.close(go_on)
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-                asking.connect(where)
-                asking.send(b"".join(word.encode() + b"\0" for word in words))
-                assert asking.recv(16) == worker._READY
-                os.read(looked, 1)
-                asking.send(worker._GO)
-            os._exit(0)
-        connection, _ = listening.accept()
-        with connection:
-            assert worker._asked(connection, Here()) is None
+    if os.fork() == 0:
+        os.close(go_on)
+        with ask(listening, run_dir) as asking:
+            os.read(looked, 1)
+            asking.send(worker._GO)
+        os._exit(0)
+    connection, _ = listening.accept()
+    with connection:
+        assert worker._asked(connection, Here()) is None
     os.close(looked)
     os.close(go_on)
 

@@ -103,16 +103,15 @@ def test_more_than_the_limit_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_with_size_zero_is_read_up_to_the_limit() -> None:
     assert files.read("/proc/self/status", 1 << 16).startswith(b"Name:")
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="more than 10 bytes"):
         files.read("/proc/self/status", 10)
-    assert caught.value.errno == errno.EFBIG
 
 
 @pytest.mark.timeout(20)
 def test_something_that_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="not a regular file") as caught:
             files.read(str(path), 10)
         assert caught.value.errno == errno.EINVAL
 
@@ -148,21 +147,12 @@ def test_a_lock_is_held_by_one_thread_or_process_at_a_time(tmp_path: Path) -> No
 
 @pytest.mark.timeout(20)
 def test_a_lock_is_free_when_its_holder_is_killed(tmp_path: Path) -> None:
-    path = str(tmp_path / "lock")
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with files.Lock(path):
-            os.write(write_end, b".")
-            signal.pause()
-        os._exit(0)
-    assert os.read(read_end, 1) == b"."
-    os.close(read_end)
-    os.close(write_end)
-    os.kill(child, signal.SIGKILL)
-    with files.Lock(path):
-        pass
-    os.waitpid(child, 0)
+    path = tmp_path / "lock"
+    with opener(path, "fcntl.flock(f, 2)") as process:
+        with pytest.raises(TimeoutError):
+            wait(path, 0.1)
+        process.kill()
+        wait(path, 30.0)
 
 
 @pytest.mark.timeout(20)
@@ -174,8 +164,7 @@ def test_a_lock_is_free_after_its_holder_left_it_though_a_child_lives_on(tmp_pat
             signal.pause()
             os._exit(0)
     try:
-        with files.Lock(path):
-            pass
+        wait(Path(path), 30.0)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -195,15 +184,13 @@ def test_a_lock_is_free_after_its_file_system_refused_to_free_it(
         patch.setattr(fcntl, "flock", failing)
         with pytest.raises(OSError, match="No locks available"), files.Lock(path):
             pass
-    with files.Lock(path, 0):
-        pass
+    wait(Path(path), 0)
 
 
 def test_a_symlink_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to("elsewhere")
-    with pytest.raises(OSError) as caught, files.Lock(str(tmp_path / "lock")):
+    with pytest.raises(OSError, match="Too many levels"), files.Lock(str(tmp_path / "lock")):
         pass
-    assert caught.value.errno == errno.ELOOP
     assert not (tmp_path / "elsewhere").exists()
 
 

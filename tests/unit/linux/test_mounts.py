@@ -87,9 +87,8 @@ def test_a_file_of_the_host_appears_in_the_container_only(
         mounts.enter_mount_namespace(container)
         with Root(str(inside)) as root:
             mounts.attach(clone, root, "/usr/lib/libcuda.so.1", nodev=True)
-            with pytest.raises(OSError) as caught:
+            with pytest.raises(OSError, match="Read-only file system"):
                 (inside / "usr/lib/libcuda.so.1").write_text("changed")
-            assert caught.value.errno == errno.EROFS
 
     in_child(hook)
     os.close(clone)

@@ -70,9 +70,8 @@ def test_proc_of_the_host_inside_the_root_leads_nowhere(inside: Path, in_child: 
         syscalls.mount("proc", str(inside / "proc"), "proc", 0)
         with Root(str(inside)) as root:
             for path in ("/proc/self/root/etc", "/proc/self/cwd", "/proc/self/fd/0"):
-                with pytest.raises(OSError) as caught:
+                with pytest.raises(OSError, match="Too many levels"):
                     os.close(root.open(path))
-                assert caught.value.errno == errno.ELOOP
             with pytest.raises(OSError):
                 root.make_dirs("/proc/self/root/made")
 
@@ -111,9 +110,8 @@ def test_links_that_go_round_in_circles_are_refused(root: Root, inside: Path) ->
     (inside / "a").symlink_to("b/x")
     (inside / "b").symlink_to("a/x")
     for call in (root.make_dirs, root.make_file, root.open):
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="Too many levels"):
             call("/a/y")
-        assert caught.value.errno == errno.ELOOP
     assert not root.exists("/a")
 
 
@@ -240,9 +238,8 @@ def test_a_file_in_a_folders_place_is_an_error(root: Root) -> None:
 def test_a_huge_file_is_neither_read_nor_kept(root: Root, inside: Path) -> None:
     with open(inside / "etc/huge", "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="more than 1048576 bytes"):
         root.read("/etc/huge", 1 << 20)
-    assert caught.value.errno == errno.EFBIG
     root.write_file("/etc/huge", b"x")
     assert (inside / "etc/huge").read_bytes() == b"x"
     root.undo()
@@ -251,7 +248,7 @@ def test_a_huge_file_is_neither_read_nor_kept(root: Root, inside: Path) -> None:
 
 def test_paths_that_name_no_file_are_refused(root: Root) -> None:
     for path in ("/", "", "/etc/..", "."):
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="not the path of a file") as caught:
             root.write_file(path, b"")
         assert caught.value.errno == errno.EINVAL
     with pytest.raises(ValueError, match="NUL"):
@@ -317,9 +314,8 @@ def test_a_read_only_root_refuses_every_change(inside: Path, in_child: Callable[
                 lambda: root.symlink("x", "/etc/new"),
                 lambda: root.make_node("/etc/new", stat.S_IFCHR, 195, 0),
             ):
-                with pytest.raises(OSError) as caught:
+                with pytest.raises(OSError, match="Read-only file system"):
                     call()
-                assert caught.value.errno == errno.EROFS
             assert root.read("/etc/hostname", 10) == b"box"
 
     in_child(change)
@@ -331,9 +327,8 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, in_child: 
         syscalls.mount("tmpfs", str(tmp_path), "tmpfs", 0, "size=64k")
         with Root(str(tmp_path)) as root:
             root.write_file("/cache", b"old")
-            with pytest.raises(OSError) as caught:
+            with pytest.raises(OSError, match="No space left"):
                 root.write_file("/cache", bytes(1 << 20))
-            assert caught.value.errno == errno.ENOSPC
             assert root.read("/cache", 10) == b"old"
             assert listed(root, "/") == ["cache"]
 

@@ -32,21 +32,19 @@ def indexes(outcome: tuple[Slice, ...] | Refusal) -> list[str]:
     return [part.device_index for part in outcome]
 
 
+def refusal(
+    request: Request, node: list[Candidate], uses: dict[str, Use], oversubscribe: float = 1.0
+) -> Refusal:
+    found = place(request, node, uses, oversubscribe=oversubscribe)
+    assert isinstance(found, Refusal)
+    return found
+
+
 def ask(**variables: str) -> Request:
     return parse({f"XPU_{name}": value for name, value in variables.items()})
 
 
 FOUR = candidates(*(device(index) for index in range(4)))
-
-
-def test_binpack_fills_the_fullest_device_that_fits() -> None:
-    uses = {"GPU-1": Use(8 * GIB, 30, 1), "GPU-2": Use(13 * GIB, 0, 1)}
-    assert indexes(place(ask(MEM="4G"), FOUR, uses)) == ["1"]
-
-
-def test_spread_takes_the_emptiest() -> None:
-    uses = {"GPU-0": Use(GIB, 0, 1), "GPU-1": Use(8 * GIB, 30, 1), "GPU-2": Use(2 * GIB, 0, 1)}
-    assert indexes(place(ask(MEM="4G"), FOUR, uses, policy="spread")) == ["3"]
 
 
 def amounts_of(outcome: tuple[Slice, ...] | Refusal) -> list[tuple[str, int]]:
@@ -66,8 +64,7 @@ def test_values_go_to_devices_in_the_order_in_which_the_container_sees_them() ->
 def test_values_that_fit_in_another_order_only_are_refused_with_that_order() -> None:
     node = candidates(device(0, 8 * GIB), device(1, 16 * GIB))
     assert amounts_of(place(ask(MEM="4G,12G"), node, {})) == [("0", 4), ("1", 12)]
-    refused = place(ask(MEM="12G,4G"), node, {})
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(MEM="12G,4G"), node, {})
     assert refused.nearest == {"XPU_MEM": "4G,12G"}
     assert "in this order" in refused.line()
 
@@ -78,18 +75,15 @@ def test_a_whole_device_is_an_untouched_one_and_then_nobody_elses() -> None:
     assert indexes(outcome) == ["1"]
     assert isinstance(outcome, tuple)
     assert (outcome[0].memory_bytes, outcome[0].limited) == (15 * GIB, False)
-    refused = place(ask(COUNT="1"), candidates(device(0)), uses)
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(COUNT="1"), candidates(device(0)), uses)
     assert refused.code == "in-use"
     taken = {"GPU-0": Use(15 * GIB, 0, 1, True)}
-    refused = place(ask(MEM="1G"), candidates(device(0)), taken, oversubscribe=2.0)
-    assert isinstance(refused, Refusal)
+    assert refusal(ask(MEM="1G"), candidates(device(0)), taken, oversubscribe=2.0)
 
 
 def test_a_refusal_tells_what_is_free_of_each_device_and_what_would_fit() -> None:
     uses = {f"GPU-{index}": Use(12 * GIB, 0, 1) for index in range(4)}
-    refused = place(ask(MEM="4G"), FOUR, uses)
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(MEM="4G"), FOUR, uses)
     assert refused.code == "not-enough-memory"
     assert [device.free_memory_bytes for device in refused.devices] == [3 * GIB] * 4
     assert refused.nearest == {"XPU_MEM": "3G"}
@@ -129,8 +123,7 @@ def test_a_refusal_tells_eight_reasons_and_sixteen_devices_of_each_and_counts_th
 def test_a_refusal_names_the_container_that_has_the_whole_device() -> None:
     uses = {"GPU-0": Use(15 * GIB, 30, 1, True, "0123456789abcdef", 30)}
     for wanted in (ask(MEM="1G"), ask(CORES="10")):
-        refused = place(wanted, candidates(device(0)), uses)
-        assert isinstance(refused, Refusal)
+        refused = refusal(wanted, candidates(device(0)), uses)
         told = "GPU 0: all of it is held by container 0123456789ab (XPU_CORES=30, no XPU_MEM)"
         assert told in refused.line()
 
@@ -140,15 +133,13 @@ def test_a_request_without_an_amount_gets_the_default_of_the_device() -> None:
     (part,) = outcome if isinstance(outcome := place(ask(CORES="30"), [small], {}), tuple) else ()
     assert (part.memory_bytes, part.limited) == (4 * GIB, True)
     beside = {"GPU-0": Use(12 * GIB, 0, 1)}
-    refused = place(ask(COUNT="1"), [small], beside)
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(COUNT="1"), [small], beside)
     assert refused.code == "not-enough-memory"
     assert "no device has 4G of memory free (GPU 0: 3G free, 4G requested)" in refused.line()
 
 
 def test_of_too_many_devices_as_many_as_fit_are_offered() -> None:
-    refused = place(ask(MEM="15G", COUNT="5"), FOUR, {})
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(MEM="15G", COUNT="5"), FOUR, {})
     assert refused.code == "not-enough-devices"
     assert refused.nearest == {"XPU_MEM": "15G", "XPU_COUNT": "4"}
 
@@ -156,37 +147,32 @@ def test_of_too_many_devices_as_many_as_fit_are_offered() -> None:
 def test_one_device_is_offered_by_its_number_if_several_were_requested() -> None:
     # Beside an XPU_COUNT=2 that stays, XPU_MEM=15G alone would be refused again.
     node = candidates(device(0))
-    refused = place(ask(MEM="15G", COUNT="2"), node, {})
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(MEM="15G", COUNT="2"), node, {})
     assert refused.nearest == {"XPU_MEM": "15G", "XPU_COUNT": "1"}
     assert "XPU_COUNT=1" in str(refused.line())
 
 
 def test_a_full_node_offers_nothing() -> None:
-    refused = place(ask(MEM="1G"), candidates(device(0)), {"GPU-0": Use(15 * GIB, 0, 1)})
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(MEM="1G"), candidates(device(0)), {"GPU-0": Use(15 * GIB, 0, 1)})
     assert refused.nearest is None
     assert "xpu ps" in refused.line()
 
 
 def test_a_device_that_may_not_serve_says_why() -> None:
     barred = Candidate(device(0), "driver 580 cannot hold a memory limit", Holding())
-    refused = place(ask(MEM="1G"), [barred], {})
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(MEM="1G"), [barred], {})
     assert refused.code == "not-eligible"
     assert refused.line().count("driver 580") == 1
     # Less of anything would not help.
     assert "nothing smaller" not in refused.line()
     # It would not help either if it is named beside a device that has too little.
-    refused = place(ask(MEM="16G", VISIBLE_DEVICES="0,1"), [barred, *candidates(device(1))], {})
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(MEM="16G", VISIBLE_DEVICES="0,1"), [barred, *candidates(device(1))], {})
     assert refused.nearest is None
 
 
 def test_a_policys_maximum_can_be_had() -> None:
     limited = [Candidate(device(0), None, Holding(), 2 * GIB)]
-    refused = place(ask(COUNT="1"), limited, {})
-    assert isinstance(refused, Refusal)
+    refused = refusal(ask(COUNT="1"), limited, {})
     assert refused.nearest == {"XPU_MEM": "2G"}
 
 

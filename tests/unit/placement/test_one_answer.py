@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.inventories import nvidia
+from support.inventories import UNENFORCED, t4s
 from xpu_runtime import granting
 from xpu_runtime.allocating import Pod as PodToPlace
 from xpu_runtime.allocating import allocate
-from xpu_runtime.config.defaults import DEFAULTS, Config
+from xpu_runtime.config.defaults import Config
 from xpu_runtime.kubernetes.device_plugin import node as described
 from xpu_runtime.kubernetes.device_plugin.cards import cards
 from xpu_runtime.kubernetes.device_plugin.offer import free_units
@@ -32,26 +30,14 @@ from xpu_runtime.placement.demand import Demand, PodDemand
 from xpu_runtime.request.assignment import Assignment
 from xpu_runtime.request.request import Request
 from xpu_runtime.request.units import Memory
-from xpu_runtime.vendors.inventory import Device, Inventory
+from xpu_runtime.vendors.inventory import Inventory
 
 GIB = 1 << 30
-#: Nothing holds a limit on made-up devices.
-CONFIG = DEFAULTS.replace(enforcement_allow_unenforced=("memory", "cores"))
+pytestmark = pytest.mark.usefixtures("run_dir")
 #: The parts of docker's containers: (card, GiB or None for all of it, percent of its cores).
 Held = tuple[int, "int | None", "int | None"]
 #: The parts of each container: (card's UUID, bytes); docker's has the name "".
 Answer = dict[str, tuple[tuple[str, int], ...]]
-
-
-@pytest.fixture(autouse=True)
-def ledger_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
-    yield
-
-
-def node(*gib: int) -> Inventory:
-    devices = tuple(Device(str(n), f"GPU-{n}", "T4", size * GIB, (), "nvidia") for n, size in enumerate(gib))
-    return Inventory("/", True, devices, (nvidia("615.1"),), ())
 
 
 def take(inventory: Inventory, *held: Held) -> None:
@@ -126,45 +112,45 @@ def everyone(inventory: Inventory, config: Config, demand: Demand) -> list[str |
 
 
 def test_of_equally_full_cards_the_one_with_fewer_cores_left_is_the_fuller() -> None:
-    inventory = node(16, 16)
+    inventory = t4s(16, 16)
     take(inventory, (0, 8, None), (1, 8, 50))
-    assert everyone(inventory, CONFIG, Demand(1, 4 * GIB, 30)) == ["1", "1", "1"]
-    spread = CONFIG.replace(placement_policy="spread")
+    assert everyone(inventory, UNENFORCED, Demand(1, 4 * GIB, 30)) == ["1", "1", "1"]
+    spread = UNENFORCED.replace(placement_policy="spread")
     assert everyone(inventory, spread, Demand(1, 4 * GIB, 30)) == ["0", "0", "0"]
 
 
 def test_a_maximum_for_a_slice_makes_no_card_look_fuller_than_it_is() -> None:
-    inventory = node(16, 16)
+    inventory = t4s(16, 16)
     take(inventory, (1, 4, None))
-    config = CONFIG.replace(policy_max_memory="8G")
+    config = UNENFORCED.replace(policy_max_memory="8G")
     assert everyone(inventory, config, Demand(1, 4 * GIB, None)) == ["1", "1", "1"]
 
 
 def test_a_pod_is_placed_by_its_node_wherever_it_is_by_the_extender() -> None:
     five, four, three = (Demand(1, gib * GIB, None) for gib in (5, 4, 3))
     # The fullest card for each in turn leaves 1 and 2 GiB, and none for the last.
-    found = cards_of(node(10, 7), CONFIG, a=five, b=five, c=four, d=three)
+    found = cards_of(t4s(10, 7), UNENFORCED, a=five, b=five, c=four, d=three)
     assert found == ({"a": "0", "b": "0", "c": "1", "d": "1"},) * 2
 
 
 def test_memory_that_may_be_granted_twice_over_may_be_by_pods_too() -> None:
-    inventory, config = node(16), CONFIG.replace(oversubscribe_memory=1.5)
+    inventory, config = t4s(16), UNENFORCED.replace(oversubscribe_memory=1.5)
     take(inventory, (0, 14, None))
     assert everyone(inventory, config, Demand(1, 10 * GIB, None)) == ["0", "0", "0"]
     assert everyone(inventory, config, Demand(1, 11 * GIB, None)) == [None, None, None]
     # More is free than the card has, and it is in use all the same.
-    inventory = node(16, 16)
-    config = CONFIG.replace(oversubscribe_memory=2.5)
+    inventory = t4s(16, 16)
+    config = UNENFORCED.replace(oversubscribe_memory=2.5)
     assert everyone(inventory, config, Demand(1, None, None)) == ["1", "1", "1"]
-    (card, _) = cards(node(16, 16), "", config, SharedLedger().read(5.0))
+    (card, _) = cards(t4s(16, 16), "", config, SharedLedger().read(5.0))
     assert [free_units(each, card, card.use, Resources()) for each in (MEMORY, WHOLE)] == [26, 0]
 
 
 def test_a_card_of_which_more_cores_are_held_than_it_has_still_has_its_memory() -> None:
-    inventory = node(16)
+    inventory = t4s(16)
     take(inventory, (0, 1, 60), (0, 1, 60))
-    assert everyone(inventory, CONFIG, Demand(1, 4 * GIB, None)) == ["0", "0", "0"]
-    assert everyone(inventory, CONFIG, Demand(1, 4 * GIB, 10)) == [None, None, None]
+    assert everyone(inventory, UNENFORCED, Demand(1, 4 * GIB, None)) == ["0", "0", "0"]
+    assert everyone(inventory, UNENFORCED, Demand(1, 4 * GIB, 10)) == [None, None, None]
 
 
 amounts = st.one_of(
@@ -197,8 +183,8 @@ def test_docker_the_node_and_the_extender_give_the_same(
     policy: str,
     oversubscribe: float,
 ) -> None:
-    inventory = node(*gib)
-    config = CONFIG.replace(placement_policy=policy, oversubscribe_memory=oversubscribe)
+    inventory = t4s(*gib)
+    config = UNENFORCED.replace(placement_policy=policy, oversubscribe_memory=oversubscribe)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XPU_RUN_DIR", str(tmp_path_factory.mktemp("run")))
         take(inventory, *taken)
@@ -233,8 +219,8 @@ def group(name: str) -> st.SearchStrategy[tuple[tuple[str, Demand], ...]]:
 def test_the_node_and_the_extender_give_each_container_of_a_pod_the_same(
     tmp_path_factory: pytest.TempPathFactory, taken: list[Held], pod: PodDemand
 ) -> None:
-    inventory = node(16, 15, 8)
+    inventory = t4s(16, 15, 8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XPU_RUN_DIR", str(tmp_path_factory.mktemp("run")))
         take(inventory, *taken)
-        assert by_node(inventory, CONFIG, pod) == by_extender(inventory, CONFIG, pod)
+        assert by_node(inventory, UNENFORCED, pod) == by_extender(inventory, UNENFORCED, pod)

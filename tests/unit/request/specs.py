@@ -24,18 +24,20 @@ def spec(*variables: str, annotations: dict[str, str] | None = None, privileged:
 
 
 def request(*variables: str, config: Config | None = None) -> Request:
-    found = from_spec(spec(*variables), config or Config())
+    return asked(spec(*variables), config)
+
+
+def asked(wanted: Spec, config: Config | None = None) -> Request:
+    found = from_spec(wanted, config or Config())
     assert found is not None
     return found
 
 
 def refusal(*variables: str, config: Config | None = None) -> str:
-    with pytest.raises(RequestError) as caught:
-        from_spec(spec(*variables), config or Config())
-    return str(caught.value)
+    return refused(spec(*variables), config)
 
 
-def from_spec_refused(wrong: Spec, config: Config) -> str:
+def refused(wrong: Spec, config: Config | None = None) -> str:
     with pytest.raises(RequestError) as caught:
-        from_spec(wrong, config)
+        from_spec(wrong, config or Config())
     return str(caught.value)

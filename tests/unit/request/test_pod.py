@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from xpu_runtime.config.defaults import Config
-from xpu_runtime.errors import RequestError
 from xpu_runtime.oci.spec import kind_in_pod
 from xpu_runtime.request import pod
 from xpu_runtime.request.assignment import ANNOTATION, Assignment, AssignmentError, Share, sign
@@ -18,7 +16,9 @@ from xpu_runtime.request.request import Request
 from xpu_runtime.request.source import asks, from_spec
 from xpu_runtime.request.units import Memory
 
-GIB = 1 << 30
+from . import specs
+from .specs import GIB, Spec
+
 KEY = bytes(range(32))
 WHO = PodContainer("uid-1", "default", "web", "main")
 ASSIGNED = Assignment(
@@ -51,21 +51,19 @@ def config(tmp_path: Path) -> Config:
     )
 
 
-def spec(*variables: str, engine: dict[str, str] = CONTAINERD, **annotations: str) -> dict[str, Any]:
+def spec(*variables: str, engine: dict[str, str] = CONTAINERD, **annotations: str) -> Spec:
     """A spec. The annotations are given by their short names: `mem` is `yoyoworks.com/xpu-mem`."""
     ours = {f"yoyoworks.com/xpu-{name.replace('_', '-')}": value for name, value in annotations.items()}
-    return {"process": {"env": ["PATH=/bin", *variables]}, "annotations": {**engine, **ours}}
+    return specs.spec(*variables, annotations={**engine, **ours})
 
 
 def assigned(assignment: Assignment = ASSIGNED) -> str:
     return sign(assignment, "k1", KEY)
 
 
-def refusal(asked: dict[str, Any], config: Config) -> str:
+def refusal(asked: Spec, config: Config) -> str:
     assert asks(asked)
-    with pytest.raises(RequestError) as caught:
-        from_spec(asked, config)
-    return str(caught.value)
+    return specs.refused(asked, config)
 
 
 @pytest.mark.parametrize("engine", [CONTAINERD, CRI_O])
@@ -87,8 +85,7 @@ def test_a_container_gets_what_its_pod_was_assigned(config: Config, engine: dict
 
 def test_a_whole_device_is_one_without_an_amount(config: Config) -> None:
     whole = ASSIGNED.replace(containers={"main": (Share("GPU-0", None, None),)})
-    found = from_spec(spec(assignment=assigned(whole)), config.replace(defaults_cores=50))
-    assert found is not None
+    found = specs.asked(spec(assignment=assigned(whole)), config.replace(defaults_cores=50))
     assert (found.selectors, found.memory, found.cores) == (("GPU-0",), (), None)
 
 
@@ -101,21 +98,18 @@ def test_an_assignment_is_honoured_where_none_is_required(config: Config) -> Non
     # does, too.
     other = {**CONTAINERD, "io.kubernetes.cri.container-name": "other"}
     for plain in (spec("XPU_MEM=1G", engine=other, assignment=assigned()), spec("XPU_MEM=1G")):
-        request = from_spec(plain, lenient)
-        assert request is not None
+        request = specs.asked(plain, lenient)
         assert (request.memory, request.of_pod) == ((Memory(GIB),), None)
 
 
 def test_an_allocation_by_kubelet_asks_by_the_ledger(config: Config) -> None:
     for each in (config, config.replace(kubernetes_require_assignment=False)):
-        found = from_spec(spec("XPU_KUBERNETES=allocated"), each)
-        assert found is not None
+        found = specs.asked(spec("XPU_KUBERNETES=allocated"), each)
         assert (found.of_pod, found.selectors) == (WHO, ())
         whole = pod.complete(found, ASSIGNED.of("main"))
         assert whole.choice_from == "the allocation of container main of pod default/web"
         whole = whole.replace(choice_from="the assignment of container main of pod default/web")
-        by_assignment = from_spec(spec(assignment=assigned()), config)
-        assert by_assignment is not None
+        by_assignment = specs.asked(spec(assignment=assigned()), config)
         assert whole.replace(of_pod=None) == by_assignment.replace(of_pod=None)
 
 
@@ -189,8 +183,7 @@ def test_the_author_chooses_how_a_slice_is_held(config: Config) -> None:
         assignment=assigned(),
         priority="high",
     )
-    found = from_spec(asked, config)
-    assert found is not None
+    found = specs.asked(asked, config)
     assert (found.sched, found.priority, found.capabilities) == ("burst", "high", ("compute",))
     assert (found.enforce, found.log, len(found.requirements)) == ("library", True, 1)
     told = refusal(spec("XPU_SCHED=burts", "XPU_CPU=3", assignment=assigned()), config)
@@ -222,8 +215,7 @@ def test_the_images_devices_are_ignored_and_its_driver_variables_count(config: C
         "NVIDIA_REQUIRE_CUDA=cuda>=12.0",
         "CUDA_VERSION=12.0",
     )
-    found = from_spec(spec(*image, assignment=assigned()), config)
-    assert found is not None
+    found = specs.asked(spec(*image, assignment=assigned()), config)
     assert (found.selectors, found.memory[0]) == (("GPU-0", "GPU-3"), Memory(4 * GIB))
     assert (found.capabilities, len(found.requirements), found.vendor) == (("compute",), 1, "")
 

@@ -9,7 +9,7 @@ from xpu_runtime.config.defaults import Config
 from xpu_runtime.oci.spec import can_lift_limits
 from xpu_runtime.request.source import from_spec
 
-from .specs import Spec, from_spec_refused, refusal, request, spec
+from .specs import Spec, asked, refusal, refused, request, spec
 
 
 def test_the_policy_can_refuse_variables_of_an_unprivileged_container() -> None:
@@ -39,9 +39,7 @@ def test_a_container_without_xpu_cores_gets_the_maximum_of_cores() -> None:
     config = Config(policy_max_cores=52)
     capped = request("XPU_MEM=1G", config=config)
     assert (capped.cores, capped.cores_from) == (50, "policy.max_cores")
-    free = from_spec(spec("XPU_MEM=1G", privileged=True), config)
-    assert free is not None
-    assert free.cores is None
+    assert asked(spec("XPU_MEM=1G", privileged=True), config).cores is None
     assert request("XPU_MEM=1G", "XPU_CORES=30", config=config).cores_from == ""
 
 
@@ -58,20 +56,15 @@ def test_sched_and_priority_come_from_the_request_or_the_configuration() -> None
     config = Config(cores_sched="weight", cores_priority="high")
     found = request("XPU_CORES=30", "XPU_SCHED=burst", config=config)
     assert (found.sched, found.priority) == ("burst", "high")
-    annotated = from_spec(
-        spec("XPU_CORES=30", "XPU_SCHED=burst", annotations={"yoyoworks.com/xpu-sched": "weight"}), Config()
-    )
-    assert annotated is not None
-    assert annotated.sched == "weight"
+    annotated = spec("XPU_CORES=30", "XPU_SCHED=burst", annotations={"yoyoworks.com/xpu-sched": "weight"})
+    assert asked(annotated).sched == "weight"
 
 
 def test_a_maximum_priority_bounds_the_configured_one_too() -> None:
     config = Config(cores_priority="high", policy_max_priority="normal")
     assert request("XPU_CORES=30", config=config).priority == "normal"
     assert request("XPU_CORES=30", "XPU_PRIORITY=low", config=config).priority == "low"
-    privileged = from_spec(spec("XPU_CORES=30", privileged=True), config)
-    assert privileged is not None
-    assert privileged.priority == "high"
+    assert asked(spec("XPU_CORES=30", privileged=True), config).priority == "high"
 
 
 @pytest.mark.parametrize("variable", ["XPU_SCHED=burst", "XPU_PRIORITY=low"])
@@ -85,7 +78,7 @@ def test_sched_and_priority_are_refused_without_a_cap(variable: str) -> None:
     assert request(variable, "XPU_VISIBLE_DEVICES=none").choice == "none"
     name, value = variable.split("=")
     annotation = f"yoyoworks.com/xpu-{name[4:].lower()}"
-    told = from_spec_refused(spec("XPU_MEM=4G", annotations={annotation: value}), Config())
+    told = refused(spec("XPU_MEM=4G", annotations={annotation: value}))
     assert told.startswith(f"{annotation}: {value} needs a cap on cores")
 
 
@@ -98,9 +91,7 @@ def test_cap_sys_admin_over_the_host_lifts_limits() -> None:
         assert "CAP_SYS_ADMIN" in can_lift_limits(able)
         assert can_lift_limits({**able, "linux": {"namespaces": [{"type": "user"}]}}) == ""
     assert can_lift_limits({"process": {"capabilities": {"bounding": ["CAP_NET_ADMIN"]}}}) == ""
-    found = from_spec(spec("XPU_MEM=4G", privileged=True), Config())
-    assert found is not None
-    assert found.can_lift
+    assert asked(spec("XPU_MEM=4G", privileged=True)).can_lift
 
 
 @pytest.mark.parametrize(

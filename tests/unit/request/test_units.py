@@ -43,11 +43,6 @@ def test_anything_else_is_refused(text: str) -> None:
         parse_memory(text)
 
 
-def test_a_bare_number_is_refused_for_its_missing_unit() -> None:
-    with pytest.raises(ValueError, match="has no unit"):
-        parse_memory("4096")
-
-
 @given(st.text(max_size=12))
 def test_no_text_breaks_the_parser(text: str) -> None:
     try:

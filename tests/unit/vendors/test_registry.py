@@ -83,16 +83,29 @@ def test_an_inventory_is_used_until_its_sources_change(tmp_path: Path, run_dir: 
     assert len(discovery.load(config).devices) == 2
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, "2", None])
-def test_a_cache_of_another_format_is_as_good_as_none(tmp_path: Path, run_dir: Path, version: object) -> None:
+_DAMAGED: tuple[object, ...] = (5, None, "x", [[]], {"a": 1})
+#: The inventory of the release before, which had NVIDIA's fields, after its root.
+_OLD = [False, "615.36.02", "13.4", [], [], [], True, "/nvml", [], ""]
+
+
+@pytest.mark.parametrize(
+    ("format", "stamps"),
+    [
+        *((version, "old") for version in (0, 1, 3, "2", None)),
+        *((2, odd) for odd in _DAMAGED),
+    ],
+)
+def test_a_cache_of_another_format_or_a_damaged_one_is_as_good_as_none(
+    tmp_path: Path, run_dir: Path, format: object, stamps: object
+) -> None:
     config = Config(driver_root=str(tmp_path))
     Tree(tmp_path).gpu()
     found = discovery.load(config)
     cache = run_dir / "inventory.json"
     record = json.loads(cache.read_text())
-    # The cache of the release before, which had NVIDIA's fields.
-    old = [str(tmp_path), False, "615.36.02", "13.4", [], [], [], True, "/nvml", [], ""]
-    cache.write_text(json.dumps({**record, "format": version, "inventory": old}))
+    kept = record["inventory"]
+    inventory = [*kept[:4], stamps, *kept[5:]] if stamps != "old" else [str(tmp_path), *_OLD]
+    cache.write_text(json.dumps({**record, "format": format, "inventory": inventory}))
     assert discovery.load(config) == found
     assert json.loads(cache.read_text()) == record
 
@@ -151,19 +164,6 @@ def test_a_vendors_file_that_is_broken_takes_no_other_vendors_devices_away(
     assert [device.vendor for device in found.devices] == ["amd"]
     assert re.search(why, found.problems[0])
     assert len(found.problems) == 1
-
-
-@pytest.mark.parametrize("stamps", [5, None, "x", [[]], {"a": 1}])
-def test_a_damaged_cache_is_as_good_as_none(tmp_path: Path, run_dir: Path, stamps: object) -> None:
-    config = Config(driver_root=str(tmp_path))
-    Tree(tmp_path).gpu()
-    found = discovery.load(config)
-    cache = run_dir / "inventory.json"
-    record = json.loads(cache.read_text())
-    damaged = [*record["inventory"]]
-    damaged[4] = stamps
-    cache.write_text(json.dumps({**record, "inventory": damaged}))
-    assert discovery.load(config) == found
 
 
 @pytest.fixture
