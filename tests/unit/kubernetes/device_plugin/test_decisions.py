@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from support.inventories import node, nvidia
 from support.kubernetes_api import ApiServer
-from support.stand_in_kubelet import Kubelet, running
+from support.stand_in_kubelet import Kubelet
 from xpu_runtime.config.defaults import DEFAULTS
 from xpu_runtime.errors import XpuError
 from xpu_runtime.kubernetes.access import Access
@@ -269,12 +268,6 @@ class Starts:
 
     def pre_start(self, *ids: str) -> None:
         self.calls.pre_start(MEMORY, PreStartContainerRequest(ids))
-
-
-@pytest.fixture
-def kubelet() -> Iterator[Kubelet]:
-    with running() as found:
-        yield found
 
 
 def test_a_container_gets_one_variable_and_its_ids_wake_the_plugin(there: Node, kubelet: Kubelet) -> None:

@@ -143,11 +143,16 @@ def test_a_refusal_says_amounts_as_the_scheduler_does() -> None:
 
 
 @pytest.fixture
-def pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pods:
+def pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: list[PodEvent]) -> Pods:
     """With no device on the node: nothing can be reserved."""
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
-    told: list[PodEvent] = []
     return Pods("n1", KNOWN, SharedLedger(), lambda: DEFAULTS, lambda: None, lambda: None, told.append)
+
+
+@pytest.fixture
+def told() -> list[PodEvent]:
+    """The events of its pods."""
+    return []
 
 
 def listed(*found: PodOnNode) -> Change[PodOnNode]:
@@ -210,10 +215,8 @@ def test_an_unreported_pod_loses_its_reservation_only_after_a_while(
 
 
 def test_a_pod_with_an_alias_that_was_turned_off_keeps_what_it_has_and_gets_nothing_new(
-    pods: Pods, deallocated: list[str], monkeypatch: pytest.MonkeyPatch
+    pods: Pods, told: list[PodEvent], deallocated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[PodEvent] = []
-    monkeypatch.setattr(pods, "_tell", told.append)
     monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.pods._UNKNOWN_S", 0.0)
     asks = {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "4"}}}
     pods.take(listed(kept(pod(asks)), kept(pod(asks, uid="u2", name="another-plugins"))))
@@ -260,10 +263,10 @@ def test_a_forgers_reservation_goes_with_the_forger(pods: Pods, deallocated: lis
     assert set(pods.requesting()) == {("ns", "real")}
 
 
-def test_a_pod_that_we_fail_on_is_refused_and_no_other(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[PodEvent] = []
+def test_a_pod_that_we_fail_on_is_refused_and_no_other(
+    pods: Pods, told: list[PodEvent], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pods, "_decide", lambda *_: 1 // 0)
-    monkeypatch.setattr(pods, "_tell", told.append)
     pods.take(listed(kept(pod(container("main", mem="1")))))
     pods.reconcile({})
     assert [each.reason for each in told] == ["XPURefused"]
@@ -271,26 +274,22 @@ def test_a_pod_that_we_fail_on_is_refused_and_no_other(pods: Pods, monkeypatch: 
 
 
 def test_drivers_that_have_not_told_yet_refuse_no_pod_before_they_had_time(
-    pods: Pods, monkeypatch: pytest.MonkeyPatch
+    pods: Pods, told: list[PodEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(pods, "_tell", lambda event: told.append(event.message))
-    monkeypatch.setattr(pods, "_inventory", lambda: None)
     pods.take(listed(kept(pod(container("main", mem="1")))))
     pods.reconcile({})
     assert (told, pods.counts()["refused"]) == ([], 1)
     began = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: began + 30)
     pods.reconcile({})
-    assert told == ["the drivers have not yet reported the devices of this node: see `xpu doctor`"]
+    (event,) = told
+    assert event.message == "the drivers have not yet reported the devices of this node: see `xpu doctor`"
 
 
 def test_an_author_who_changes_the_reason_of_a_refusal_makes_few_events(
-    pods: Pods, monkeypatch: pytest.MonkeyPatch
+    pods: Pods, told: list[PodEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
     now = [1000.0]
-    monkeypatch.setattr(pods, "_tell", lambda event: told.append(event.message))
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def refuse(*_: object) -> NoReturn:
@@ -308,7 +307,7 @@ def test_an_author_who_changes_the_reason_of_a_refusal_makes_few_events(
     now[0] += 300
     pods.look_again()
     pods.reconcile({})
-    assert "ZeroDivisionError" in told[-1]
+    assert "ZeroDivisionError" in told[-1].message
 
 
 def test_a_late_reading_does_not_revive_a_pod_that_is_gone(pods: Pods) -> None:

@@ -20,6 +20,8 @@ from xpu_runtime.kubernetes.device_plugin.offer import Offer
 from xpu_runtime.kubernetes.device_plugin.server import Calls, Served, pool
 from xpu_runtime.kubernetes.resources import MEMORY
 
+Register = Callable[..., kubelet.Registrations]
+
 
 @pytest.fixture
 def there() -> Iterator[Kubelet]:
@@ -28,15 +30,33 @@ def there() -> Iterator[Kubelet]:
         yield found
 
 
-def registrations(
-    there: Kubelet,
-    served: dict[str, Served],
-    threads: ThreadPoolExecutor,
-    log: Callable[[str], None],
-    status: Callable[[], tuple[float, dict[str, str]] | None] = lambda: None,
-) -> kubelet.Registrations:
+@pytest.fixture
+def register(there: Kubelet) -> Iterator[Register]:
+    """Registers what is served under each name, until the test ends."""
+    threads, made = pool(), list[kubelet.Registrations]()
     calls = cast(Calls, SimpleNamespace(allocate=None, pre_start=None))
-    return kubelet.Registrations(str(there.plugins), served, calls, lambda *_: None, threads, log, status)
+
+    def start(
+        log: Callable[[str], None] = print,
+        status: Callable[[], tuple[float, dict[str, str]] | None] = lambda: None,
+        **served: Served,
+    ) -> kubelet.Registrations:
+        named = {f"example.com/{name}": each for name, each in served.items()}
+        found = kubelet.Registrations(str(there.plugins), named, calls, lambda *_: None, threads, log, status)
+        made.append(found)
+        return found
+
+    yield start
+    for each in made:
+        each.close()
+    threads.shutdown()
+
+
+def serving(*ids: str, healthy: tuple[str, ...] | None = None) -> Served:
+    """What is told of a resource: its IDs, and the healthy ones (all, unless they are given)."""
+    found = Served()
+    found.tell(Offer(ids, frozenset(ids if healthy is None else healthy)))
+    return found
 
 
 def looked(found: kubelet.Registrations) -> kubelet.Registrations:
@@ -46,104 +66,85 @@ def looked(found: kubelet.Registrations) -> kubelet.Registrations:
     return found
 
 
-def test_a_resource_offered_again_after_a_while_is_not_registered_again(there: Kubelet) -> None:
+def test_a_resource_offered_again_after_a_while_is_not_registered_again(register: Register) -> None:
     """The Node's status is old: whole cards that have just become free are not in it yet."""
-    served, threads = Served(), pool()
-    served.tell(Offer(("a-0",), frozenset()))
+    served = serving("a-0", healthy=())
     read_at = time.monotonic()
 
     def status() -> tuple[float, dict[str, str]]:
         return read_at, {"example.com/a": "0"}
 
-    found = registrations(there, {"example.com/a": served}, threads, print, status)
-    try:
-        until(lambda: looked(found).is_registered, "it is registered")
-        before = found.registered
-        read_at = time.monotonic() + 2 * kubelet._STATUS_S
-        assert looked(found).registered == before  # true: it offers none
-        read_at = time.monotonic()
-        served.tell(Offer(("a-0",), frozenset(["a-0"])))
-        assert looked(found).registered == before
-        # Written before, perhaps, and read only now, as after an outage of the API server.
-        read_at = time.monotonic() + 2 * kubelet._STATUS_S
-        assert looked(found).registered == before
-        read_at += kubelet._STATUS_S + 1
-        until(lambda: looked(found).registered > before, "it is registered again")
-    finally:
-        found.close()
-        threads.shutdown()
+    found = register(status=status, a=served)
+    until(lambda: looked(found).is_registered, "it is registered")
+    before = found.registered
+    read_at = time.monotonic() + 2 * kubelet._STATUS_S
+    assert looked(found).registered == before  # true: it offers none
+    read_at = time.monotonic()
+    served.tell(Offer(("a-0",), frozenset(["a-0"])))
+    assert looked(found).registered == before
+    # Written before, perhaps, and read only now, as after an outage of the API server.
+    read_at = time.monotonic() + 2 * kubelet._STATUS_S
+    assert looked(found).registered == before
+    read_at += kubelet._STATUS_S + 1
+    until(lambda: looked(found).registered > before, "it is registered again")
 
 
 def test_a_kubelet_that_is_dead_or_whose_socket_was_touched_has_dropped_nothing(
-    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet, register: Register
 ) -> None:
     monkeypatch.setattr(kubelet, "_UNWATCHED_S", 0.2)
-    served = Served()
-    served.tell(Offer(("a-0",), frozenset(["a-0"])))
-    threads, log = pool(), list[str]()
-    found = registrations(there, {"example.com/a": served}, threads, log.append)
-    try:
-        until(lambda: looked(found).is_registered, "it is registered")
-        before, paths = found.registered, list(there.plugins.iterdir())
-        os.chmod(there.plugins / "kubelet.sock", 0o700)
-        found.look()
-        assert found.registered == before
-        # Killed, it leaves its socket as it is.
-        identity = kubelet._identity(str(there.plugins / "kubelet.sock"))
-        there.stop()
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(str(there.plugins / "kubelet.sock"))
-        with monkeypatch.context() as patch:
-            patch.setattr(kubelet, "_identity", lambda _: identity)
-            log.clear()
-            until(lambda: looked(found) and "no kubelet listens" in "".join(log), "it is said")
-        assert not any("dropped" in line for line in log)
-        assert sorted(there.plugins.iterdir()) == sorted(paths)
-        there.start()
-        until(lambda: looked(found).is_registered, "it is registered again")
-    finally:
-        found.close()
-        threads.shutdown()
+    log = list[str]()
+    found = register(log.append, a=serving("a-0"))
+    until(lambda: looked(found).is_registered, "it is registered")
+    before, paths = found.registered, list(there.plugins.iterdir())
+    os.chmod(there.plugins / "kubelet.sock", 0o700)
+    found.look()
+    assert found.registered == before
+    # Killed, it leaves its socket as it is.
+    identity = kubelet._identity(str(there.plugins / "kubelet.sock"))
+    there.stop()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(there.plugins / "kubelet.sock"))
+    with monkeypatch.context() as patch:
+        patch.setattr(kubelet, "_identity", lambda _: identity)
+        log.clear()
+        until(lambda: looked(found) and "no kubelet listens" in "".join(log), "it is said")
+    assert not any("dropped" in line for line in log)
+    assert sorted(there.plugins.iterdir()) == sorted(paths)
+    there.start()
+    until(lambda: looked(found).is_registered, "it is registered again")
 
 
 @pytest.mark.parametrize("ends_by_name", [False, True], ids=["1.20", "1.25"])
-def test_a_socket_that_is_removed_is_made_again(there: Kubelet, ends_by_name: bool) -> None:
+def test_a_socket_that_is_removed_is_made_again(
+    there: Kubelet, register: Register, ends_by_name: bool
+) -> None:
     there.ends_by_name = ends_by_name
-    served, threads = Served(), pool()
-    served.tell(Offer(("a-0",), frozenset(["a-0"])))
-    found = registrations(there, {"example.com/a": served}, threads, print)
-    try:
-        until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered")
-        path = there.endpoint("example.com/a").path
-        path.unlink()
-        until(lambda: looked(found) and there.endpoint("example.com/a").path != path, "there is another one")
-        until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered again")
-        assert there.registered.count("example.com/a") == 2  # another one would cost seconds
-        assert [each.suffix for each in there.plugins.iterdir()] == [".sock"] * 2
-    finally:
-        found.close()
-        threads.shutdown()
+    found = register(a=serving("a-0"))
+    until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered")
+    path = there.endpoint("example.com/a").path
+    path.unlink()
+    until(lambda: looked(found) and there.endpoint("example.com/a").path != path, "there is another one")
+    until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered again")
+    assert there.registered.count("example.com/a") == 2  # another one would cost seconds
+    assert [each.suffix for each in there.plugins.iterdir()] == [".sock"] * 2
+    found.close()
     assert [each.name for each in there.plugins.iterdir()] == ["kubelet.sock"]
 
 
 def test_a_resource_that_the_kubelet_has_dropped_is_registered_again(
-    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet, register: Register
 ) -> None:
     """As when another plugin has offered the same, and has ended."""
     monkeypatch.setattr(kubelet, "_UNWATCHED_S", 0.2)
-    served, threads, log = Served(), pool(), list[str]()
-    served.tell(Offer(("a-0",), frozenset(["a-0"])))
-    found = registrations(there, {"example.com/a": served}, threads, log.append)
-    try:
-        until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered")
-        there.endpoint("example.com/a").close()
-        assert there.healthy("example.com/a") == 0
-        until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered again")
-        assert there.registered.count("example.com/a") == 2
-        assert any("the kubelet has dropped example.com/a" in line for line in log)
-    finally:
-        found.close()
-        threads.shutdown()
+    log = list[str]()
+    found = register(log.append, a=serving("a-0"))
+    until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered")
+    there.endpoint("example.com/a").close()
+    assert there.healthy("example.com/a") == 0
+    until(lambda: looked(found) and there.healthy("example.com/a"), "it is offered again")
+    assert there.registered.count("example.com/a") == 2
+    assert any("the kubelet has dropped example.com/a" in line for line in log)
 
 
 def test_sockets_of_a_plugin_that_was_killed_are_removed_and_no_others(there: Kubelet) -> None:
@@ -207,7 +208,7 @@ def test_waiting_callers_share_the_next_answer_of_a_slow_kubelet(
 
 
 def test_a_kubelet_that_answers_too_late_has_taken_the_lists_that_it_follows(
-    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet, register: Register
 ) -> None:
     """Registered once more, a kubelet of 1.25 to 1.36 would follow two lists, and each takes a thread."""
     call, late = kubelet._call, list[str]()
@@ -221,67 +222,55 @@ def test_a_kubelet_that_answers_too_late_has_taken_the_lists_that_it_follows(
         return answer
 
     monkeypatch.setattr(kubelet, "_call", answers_late)
-    served, threads, log = Served(), pool(), list[str]()
-    served.tell(Offer(("a-0",), frozenset(["a-0"])))
-    found = registrations(there, {"example.com/a": served}, threads, log.append)
-    try:
-        until(lambda: looked(found).is_registered, "it is registered")
-        assert there.registered == ["example.com/a"]
-        # The problem is logged once, and its end once.
-        told = "the kubelet is there again, and follows all lists"
-        assert log == ["the kubelet does not answer; it is tried again every second", told]
-        os.rename(there.plugins / "kubelet.sock", there.plugins / "moved")
-        for _ in range(2):
-            found.look()
-        os.rename(there.plugins / "moved", there.plugins / "kubelet.sock")
-        for _ in range(2):
-            found.look()
-        assert [line.split(":")[0] for line in log[2:]] == ["there is no kubelet", told]
-        assert there.registered == ["example.com/a"]
-    finally:
-        found.close()
-        threads.shutdown()
+    log = list[str]()
+    found = register(log.append, a=serving("a-0"))
+    until(lambda: looked(found).is_registered, "it is registered")
+    assert there.registered == ["example.com/a"]
+    # The problem is logged once, and its end once.
+    told = "the kubelet is there again, and follows all lists"
+    assert log == ["the kubelet does not answer; it is tried again every second", told]
+    os.rename(there.plugins / "kubelet.sock", there.plugins / "moved")
+    for _ in range(2):
+        found.look()
+    os.rename(there.plugins / "moved", there.plugins / "kubelet.sock")
+    for _ in range(2):
+        found.look()
+    assert [line.split(":")[0] for line in log[2:]] == ["there is no kubelet", told]
+    assert there.registered == ["example.com/a"]
 
 
 def test_a_resource_that_the_nodes_status_lacks_is_registered_again(
-    monkeypatch: pytest.MonkeyPatch, there: Kubelet
+    monkeypatch: pytest.MonkeyPatch, there: Kubelet, register: Register
 ) -> None:
     """A kubelet of 1.20 continues to follow a plugin's list after another plugin has replaced it and
     ended."""
     monkeypatch.setattr(kubelet, "_STATUS_S", 0.1)
-    served, none = Served(), Served()
-    served.tell(Offer(("a-0", "a-1"), frozenset(["a-1"])))
-    none.tell(Offer(("b-0",), frozenset()))
     amounts = {"example.com/a": "1", "example.com/b": "0"}
-    threads, log = pool(), list[str]()
+    log = list[str]()
 
     def say(line: str) -> None:
         print(line)  # a failed test shows this
         log.append(line)
 
-    both = {"example.com/a": served, "example.com/b": none}
-    found = registrations(there, both, threads, say, status=lambda: (time.monotonic(), amounts))
+    offered, none = serving("a-0", "a-1", healthy=("a-1",)), serving("b-0", healthy=())
+    found = register(say, lambda: (time.monotonic(), amounts), a=offered, b=none)
 
     def is_registered() -> bool:
         return looked(found).is_registered and there.healthy("example.com/a") == 1
 
-    try:
-        until(is_registered, "it is registered")
-        time.sleep(0.2)
-        before = found.registered
-        found.look()
-        assert found.registered == before
-        there.registered.clear()
-        amounts["example.com/a"] = "0"
-        until(lambda: looked(found) and there.registered, "it is registered again")
-        assert there.registered == ["example.com/a"]  # that of which it offers something
-        assert "the kubelet has dropped example.com/a: does another plugin offer it here?" in log
-        # Not repeatedly: the status needs some time.
-        until(is_registered, "it is registered again")
-        time.sleep(0.2)
-        before = found.registered
-        found.look()
-        assert found.registered == before
-    finally:
-        found.close()
-        threads.shutdown()
+    until(is_registered, "it is registered")
+    time.sleep(0.2)
+    before = found.registered
+    found.look()
+    assert found.registered == before
+    there.registered.clear()
+    amounts["example.com/a"] = "0"
+    until(lambda: looked(found) and there.registered, "it is registered again")
+    assert there.registered == ["example.com/a"]  # that of which it offers something
+    assert "the kubelet has dropped example.com/a: does another plugin offer it here?" in log
+    # Not repeatedly: the status needs some time.
+    until(is_registered, "it is registered again")
+    time.sleep(0.2)
+    before = found.registered
+    found.look()
+    assert found.registered == before
