@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -238,7 +238,7 @@ runtime_type = "io.containerd.runc.v2"
 
     def start(self) -> None:
         self._stack.enter_context(self.node.own_mounts(self._mounts()))
-        self.change_cards([True] * 4)
+        self.node.sim("4xT4")
         api = self.folder / "api"
         api.mkdir()
         curve = ["-name", "prime256v1", "-genkey", "-noout"]
@@ -296,19 +296,6 @@ runtime_type = "io.containerd.runc.v2"
             self.ctr("image", "import", str(archive))
         archive.unlink()
         shutil.rmtree(root)
-
-    def change_cards(self, healthy: Sequence[bool]) -> None:
-        """Changes the node's cards: as many T4 as `healthy` has values, the same ones each time; False: it is
-        lost.
-        """
-        cards = [
-            {"model": "T4", "uuid": f"GPU-{at:08x}-0000-4000-8000-000000000000", "healthy": each}
-            for at, each in enumerate(healthy)
-        ]
-        topology = self.folder / "cards.yaml"
-        topology.write_text(json.dumps({"description": "a test's", "gpus": cards}))
-        self.node.xpu("sim", "down", check=False)
-        self.node.sim(topology)
 
     def restart_scheduler(self, **settings: Any) -> None:
         """Restarts the scheduler with these settings besides its usual ones."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from integration.agent_http import free_port as free_port
 from integration.conftest import Node
 
 #: After a minute kube-scheduler 1.20 tries again a pod for which nothing has changed. It looks for such pods
@@ -34,14 +34,6 @@ def until(
         if time.monotonic() > deadline:
             pytest.fail(f"waited {patience:.0f} s in vain until {what}\n{explain()}")
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    """A port of the loopback device that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def answers(url: str) -> bool:

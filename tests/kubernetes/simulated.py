@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from support import GIB
+from support import GIB, kubernetes_objects
 
 from .api import Api
 from .manifests import INSTALLED
@@ -42,21 +42,15 @@ class SimulatedNodes:
         self._api.call("DELETE", f"/api/v1/nodes?labelSelector={_LABEL}")
 
 
+def on(node: str) -> dict[str, Any]:
+    """A part of a pod's spec: it may run on this node alone."""
+    return {"nodeSelector": {"kubernetes.io/hostname": node}}
+
+
 def _node(name: str, cards: Sequence[int]) -> dict[str, Any]:
-    devices = [
-        {
-            "uuid": f"GPU-{name}-{at}",
-            "index": str(at),
-            "model": "Tesla T4",
-            "memory": gib * GIB,
-            "cores": 100,
-            "healthy": True,
-            "why": "",
-            "others": {"memory": 0, "cores": 0, "whole": False},
-        }
-        for at, gib in enumerate(cards)
-    ]
-    described = {"v": 1, "driver": "615.00", "placement": "extender", "devices": devices}
+    labels = {_LABEL: "", "kubernetes.io/hostname": name, **INSTALLED}
+    devices = [kubernetes_objects.device(name, at, gib * GIB) for at, gib in enumerate(cards)]
+    found = kubernetes_objects.node(name, devices, labels=labels)
     resources = {
         "cpu": "64",
         "memory": "512Gi",
@@ -68,16 +62,8 @@ def _node(name: str, cards: Sequence[int]) -> dict[str, Any]:
         "aliyun.com/gpu-mem": str(sum(cards)),
         "aliyun.com/gpu-core.percentage": str(100 * len(cards)),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {_LABEL: "", "kubernetes.io/hostname": name, **INSTALLED},
-            "annotations": {"yoyoworks.com/xpu-devices": json.dumps(described)},
-        },
-        "status": {"capacity": resources, "allocatable": resources},
-    }
+    status = {"capacity": resources, "allocatable": resources}
+    return {"apiVersion": "v1", "kind": "Node", **found, "status": status}
 
 
 def create_pods(api: Api, pods: Iterable[dict[str, Any]]) -> None:

@@ -1,10 +1,9 @@
-"""The scheduler extender with a real scheduler and API server: replicas, and forged assignments."""
+"""The scheduler extender with a real scheduler and API server: replicas, its rights, and its figures."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -15,14 +14,9 @@ from .cluster import Cluster
 from .conftest import Pods
 from .objects import container, pod
 from .services import Extender
-from .simulated import SimulatedNodes, given
+from .simulated import SimulatedNodes, given, on
 
 MEMORY = "yoyoworks.com/xpu-mem"
-ASSIGNMENT = "yoyoworks.com/xpu-assignment"
-
-
-def on(node: str) -> dict[str, Any]:
-    return {"nodeSelector": {"kubernetes.io/hostname": node}}
 
 
 def ask(cluster: Cluster, extender: Extender) -> None:
@@ -89,26 +83,3 @@ def test_a_scheduler_that_does_not_count_our_resources_always_shows_the_extender
         ask(cluster, extender)
 
     assert "16 GiB" in reasons and "Insufficient" not in reasons
-
-
-def test_annotations_that_a_pods_author_writes_free_nothing(
-    extender: Extender, simulated: SimulatedNodes, pods: Pods
-) -> None:
-    (node,) = simulated.create(1, (16, 16))
-    pods.create(pod("honest", container(limits={MEMORY: 10}), **on(node)))
-    pods.create(pod("forger", container(limits={MEMORY: 10}), **on(node)))
-    honest, _ = sorted(pods.wait_until_bound(2), key=lambda each: each["metadata"]["name"] != "honest")
-    copied = honest["metadata"]["annotations"][ASSIGNMENT]
-    pods.api.call(
-        "PATCH",
-        "/api/v1/namespaces/default/pods/forger",
-        {"metadata": {"annotations": {ASSIGNMENT: copied}}},
-        "application/merge-patch+json",
-    )
-    for restart in (False, True):
-        if restart:
-            extender.daemon.stop()
-            extender.daemon.start()
-        name = f"more-{restart}".lower()
-        pods.create(pod(name, container(limits={MEMORY: 7}), **on(node)))
-        pods.wait_for_reason(name, "GPUs 0, 1 each 6 GiB free, 7 GiB asked")

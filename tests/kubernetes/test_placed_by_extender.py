@@ -14,7 +14,6 @@ from .services import DevicePlugin
 from .simulated import create_pods, given
 
 MEMORY, CORES = "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores"
-ASSIGNMENT = "yoyoworks.com/xpu-assignment"
 
 
 def granted(cluster: Cluster) -> dict[str, int]:
@@ -40,16 +39,6 @@ def test_a_container_gets_exactly_what_was_signed(
     assert sum(memory.values()) == 5 * GIB
 
 
-def test_two_devices_of_one_container_are_those_that_were_signed(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
-    wanted = container("sh", "-c", "cuda-probe info; exec sleep 1000", limits={MEMORY: 8})
-    pods.create(pod("two", wanted, annotations={"yoyoworks.com/xpu-count": "2"}))
-    found = pods.wait("two", "Running")
-    assert granted(cluster) == dict(given([found])[0])
-    until(lambda: pods.log("two").count("of 4096 MiB") == 2, "it has seen both")
-
-
 def is_refused(pods: Pods, name: str, text: str) -> None:
     """Waits until `kubectl describe` shows `text`: in the pod's state, its container's, or its events."""
 
@@ -68,14 +57,6 @@ def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(
     # The table in docs/reference/kubernetes.md has these words.
     is_refused(pods, "past", "CreateContainerConfigError")
     is_refused(pods, "past", "XPURefused")
-    assert granted(cluster) == {}
-
-
-def test_a_pod_without_limits_that_asks_by_a_variable_gets_nothing(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
-    pods.create(pod("sly", container(env={"XPU_VISIBLE_DEVICES": "all"})))
-    is_refused(pods, "sly", "resources.limits")
     assert granted(cluster) == {}
 
 

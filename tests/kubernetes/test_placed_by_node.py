@@ -1,4 +1,4 @@
-"""A node that offers its cards to kubelet and places pods itself: slices, and how refusals are reported."""
+"""A node that offers its cards to kubelet and places pods itself: static pods, refusals, restarts."""
 
 from __future__ import annotations
 
@@ -17,23 +17,7 @@ from .daemons import until
 from .objects import container, pod
 from .services import DevicePlugin
 
-MEMORY, CORES, SHARES, WHOLE = (f"yoyoworks.com/xpu{kind}" for kind in ("-mem", "-cores", "-shares", ""))
-
-
-def allocatable(cluster: Cluster, name: str) -> int:
-    return int(cluster.api.node(NODE)["status"]["allocatable"].get(name, 0))
-
-
-def test_memory_and_cores_of_one_container_are_one_slice(
-    plugin: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
-    """The kubelet allocates the two one after the other, in an order of its own."""
-    words = ("sh", "-c", "cuda-probe info; exec sleep 1000")
-    pods.create(pod("slice", container(*words, limits={MEMORY: 4, CORES: 30})))
-    pods.wait("slice", "Running")
-    (entry,) = cluster.node.json("ps")
-    assert (entry["memory_bytes"], entry["cores"]) == (4 * GIB, 30)
-    until(lambda: "of 4096 MiB" in pods.log("slice"), "it has seen its slice")
+MEMORY, CORES = "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores"
 
 
 def test_a_static_pod_has_its_amounts_under_the_uid_that_kubelet_gave_it(
@@ -70,25 +54,6 @@ def test_a_pod_without_the_runtime_class_is_refused_and_told_which_line_it_lacks
     until(lambda: "add runtimeClassName: xpu" in waiting().get("message", ""), "its status says it, too")
     assert "XPUReserved" not in pods.reasons("classless")
     assert cluster.node.json("ps") == []
-
-
-def test_a_card_that_is_lost_is_offered_again_when_it_is_back(
-    plugin: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
-    cluster.change_cards([True, False, True, True])
-    try:
-        until(lambda: allocatable(cluster, MEMORY) == 45, "kubelet knows of 45 GiB")
-        assert allocatable(cluster, WHOLE) == 3
-        for name in ("one", "two", "three", "four"):
-            pods.create(pod(name, container(limits={MEMORY: 15})))
-        until(lambda: len(pods.bound()) == 3, "three have a card")
-        (waiting,) = {"one", "two", "three", "four"} - {each["metadata"]["name"] for each in pods.bound()}
-        pods.wait_for_reason(waiting, "Insufficient")
-    finally:
-        pods.delete_all()
-        until(lambda: cluster.node.json("ps") == [], "the cards are unused")
-        cluster.change_cards([True] * 4)
-    until(lambda: allocatable(cluster, MEMORY) == 60, "kubelet knows of 60 GiB")
 
 
 def test_kubelet_started_again_finds_the_plugin_and_its_pods_as_they_were(

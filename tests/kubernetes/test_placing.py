@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from support import GIB
 
 from .conftest import Pods
 from .daemons import until
 from .objects import container, pod
 from .services import Extender
-from .simulated import SimulatedNodes, create_pods, given
+from .simulated import SimulatedNodes, create_pods, given, on
 
 MEMORY, CORES = "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores"
-
-
-def on(node: str) -> dict[str, Any]:
-    return {"nodeSelector": {"kubernetes.io/hostname": node}}
-
-
-def test_ten_do_not_fit_where_eight_and_eight_are_free_and_the_event_says_so(
-    extender: Extender, simulated: SimulatedNodes, pods: Pods
-) -> None:
-    (node,) = simulated.create(1, (8, 8))
-    pods.create(pod("ten", container(limits={MEMORY: 10}), **on(node)))
-    # The first reason may be another one: the scheduler may ask before the extender's watch knows this new
-    # node.
-    reasons = pods.wait_for_reason("ten", "10 GiB asked")
-    assert "8 GiB" in reasons, reasons
 
 
 def test_while_the_extender_is_down_pods_that_ask_wait_with_an_event_and_others_do_not(

@@ -29,10 +29,3 @@ def test_a_refusal_stands_whole_in_the_pods_status(pods: Pods) -> None:
     found = pods.wait("large", "Failed")
     (status,) = found["status"]["containerStatuses"]
     assert "xpu: refused: no device has 16G of memory" in status["state"]["terminated"]["message"]
-
-
-def test_a_pod_that_asks_for_nothing_has_no_device(pods: Pods) -> None:
-    pods.create(pod("plain", container("sh", "-c", "ls /dev")))
-    pods.wait("plain", "Succeeded")
-    assert "nvidia" not in pods.log("plain")
-    assert "null" in pods.log("plain")

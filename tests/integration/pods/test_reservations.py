@@ -52,19 +52,6 @@ def test_docker_beside_a_reservation_is_refused_with_figures(node: Node, bundles
     assert "reserved for pods" not in told  # `xpu ps` shows it as its container's
 
 
-def test_a_pod_that_docker_was_quicker_than_is_refused_with_figures(node: Node, bundles: Bundles) -> None:
-    uuid = cluster(node, "1xT4")[0]
-    node.start(bundles("XPU_MEM=12G", args=SLEEP))
-    pod = Pod("web")
-    text = signed(pod.assignment(main=(share(uuid),)))
-    told = refused(node, bundles(ALLOCATED, change=pod.container(assignment=text)))
-    assert told == (
-        "refused: the share assigned to pod default/web is not free on this node "
-        "(GPU 0: 3G free, 4G requested)"
-    )
-    assert allocations(node) == []
-
-
 @MODES
 def test_whole_devices_are_for_one_pod_alone(node: Node, bundles: Bundles, mode: str) -> None:
     first, second = cluster(node, more=f"mode: {mode}\ndefaults: {{memory: 1G}}")

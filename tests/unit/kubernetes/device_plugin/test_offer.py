@@ -106,14 +106,6 @@ def test_a_containers_ids_have_the_health_of_its_own_card() -> None:
     assert len(found.healthy) == 15
 
 
-def test_pods_keep_their_slices_of_a_drained_card() -> None:
-    cards = [card(0), card(1, withheld="drained", use=taken(4))]
-    has = set(ids_of(MEMORY, cards, RESOURCES)[:4])
-    found = offered(MEMORY, cards, RESOURCES, has, NOBODY)
-    assert has <= found.healthy
-    assert len(found.healthy) == 19
-
-
 def test_a_pod_keeps_ids_that_an_earlier_build_gave_it_and_the_number_stays() -> None:
     cards = [card(0), card(1, use=taken(4))]
     names = ids_of(MEMORY, cards, RESOURCES)
@@ -128,12 +120,6 @@ def test_a_card_whose_memory_is_not_known_offers_nothing() -> None:
     unknown = Card("GPU-unknown-0", 0, 0, fault="lost")
     for resource in RESOURCES.names:
         assert offered(resource, [unknown], RESOURCES, (), NOBODY).ids == ()
-
-
-def test_pods_slices_and_free_ones_are_offered() -> None:
-    cards = [card(0), card(1, use=taken(10))]
-    has = set(ids_of(MEMORY, cards, RESOURCES)[:10])
-    assert had(MEMORY, cards, has) == 10 + 20
 
 
 def test_a_waiting_pods_units_are_offered_even_if_nothing_is_free() -> None:

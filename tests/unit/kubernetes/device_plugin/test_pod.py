@@ -33,10 +33,6 @@ from xpu_runtime.vendors.inventory import Device
 from .made_pods import GIB, KNOWN, container, kept, pod
 
 
-def test_a_pod_that_asks_for_nothing_is_not_kept() -> None:
-    assert PodOnNode.of(pod(container("main")), KNOWN) is None
-
-
 @pytest.mark.parametrize(
     ("init", "containers", "memory"),
     [
@@ -63,16 +59,6 @@ def test_sidecars_count_beside_later_containers() -> None:
     found = kept(pod(container("main", mem="3"), init=(before, side, after)))
     assert found.units == {MEMORY: 6}
     assert [name for name, _ in found.demand.sidecars] == ["s"]
-
-
-def test_shares_are_percent_of_whichever_device_it_becomes() -> None:
-    demand = kept(pod(container("main", shares="25"))).demand.of("main")
-    assert demand is not None and (demand.memory_bytes, demand.memory_percent, demand.cores) == (None, 25, 25)
-
-
-def test_a_pod_with_a_wrong_request_is_kept_with_the_reason() -> None:
-    found = kept(pod(container("main", cores="10")))
-    assert "xpu-cores without yoyoworks.com/xpu-mem" in found.problem
 
 
 def test_the_unit_is_the_configurations() -> None:
