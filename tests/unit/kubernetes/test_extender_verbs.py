@@ -40,17 +40,6 @@ def verbs(*nodes: Json, resources: Resources | None = None) -> Verbs:
     return Verbs(of, resources, NoBinder(), InFlight(), lambda: True)
 
 
-def used(name: str, *free: float, cores: int = 0) -> Json:
-    """A node with a device of 16 GiB for each of `free`, with that much free, and `cores` percent granted."""
-    return node(
-        name,
-        [
-            device(name, index, others={"memory": int((16 - each) * GIB), "cores": cores, "whole": False})
-            for index, each in enumerate(free)
-        ],
-    )
-
-
 def why(of: Verbs, asking: Json, *names: str) -> Any:
     """The reasons of all nodes, by their names."""
     found = of.filter({"Pod": asking, "NodeNames": list(names or ["n1"])})
@@ -66,6 +55,7 @@ def taken(of: Verbs, name: str, **amounts: Any) -> None:
     assert of._cluster.assume(made, name, 60) is not None
 
 
+ALIASES = {"aliyun.com/gpu-mem": "4", "aliyun.com/gpu-core.percentage": "10"}
 _TEXTS = st.dictionaries(st.text(), st.text())
 
 
@@ -80,25 +70,68 @@ def test_what_is_sent_is_the_json_of_the_answer(
     assert json.loads(encoded([answer, names])) == [answer, names]
 
 
-def test_the_issues_own_example_reads_as_it_says() -> None:
-    of = verbs(node("n1", 2))
-    taken(of, "n1", mem=13)
-    taken(of, "n1", mem=14)
-    assert why(of, pod("p", mem=4)) == {
-        "n1": "node n1: GPU 0 3 GiB free, GPU 1 2 GiB free, 4 GiB asked; "
-        "the nearest request that fits now: yoyoworks.com/xpu-mem: 3"
-    }
+#: By what is asked for: the cards of 16 GiB, the pods that are there, the pod that asks, and its answer.
+REASONS: dict[str, tuple[int, list[Json], Json, str]] = {
+    "memory": (
+        2,
+        [{"mem": 13}, {"mem": 14}],
+        pod("p", mem=4),
+        "GPU 0 3 GiB free, GPU 1 2 GiB free, 4 GiB asked; "
+        "the nearest request that fits now: yoyoworks.com/xpu-mem: 3",
+    ),
+    "memory and cores": (
+        2,
+        [{"mem": 13, "cores": 20}, {"mem": 4, "cores": 90}],
+        pod("p", mem=4, cores=30),
+        "GPU 0 3 GiB and 80 percent of its cores free, GPU 1 12 GiB and 10 percent of its cores free, "
+        "4 GiB and 30 percent of its cores asked; "
+        "the nearest request that fits now: yoyoworks.com/xpu-mem: 3, yoyoworks.com/xpu-cores: 30",
+    ),
+    "shares": (
+        2,
+        [{"shares": 80}, {"shares": 60}],
+        pod("p", shares=50),
+        "GPU 0 20 shares free, GPU 1 40 shares free, 50 shares asked; "
+        "the nearest request that fits now: yoyoworks.com/xpu-shares: 40",
+    ),
+    "whole cards": (
+        2,
+        [{"shares": 80}, {"shares": 60}],
+        pod("p", whole=2),
+        "GPUs 0, 1 in use, 2 whole GPUs asked",
+    ),
+    "more cards than have room": (
+        3,
+        [{"mem": 8}, {"mem": 10}, {"mem": 16}],
+        pod("p", mem=15, annotations={"yoyoworks.com/xpu-count": "3"}),
+        "GPU 0 8 GiB free, GPU 1 6 GiB free, GPU 2 0 GiB free, 5 GiB on each of 3 GPUs asked; "
+        "the nearest request that fits now: yoyoworks.com/xpu-mem: 10, "
+        'annotation yoyoworks.com/xpu-count: "2"',
+    ),
+    "an alias's names": (
+        1,
+        [{"mem": 13}],
+        pod("p", {"name": "main", "resources": {"limits": ALIASES}}),
+        "GPU 0 3 GiB and 100 percent of its cores free, 4 GiB and 10 percent of its cores asked; "
+        "the nearest request that fits now: aliyun.com/gpu-mem: 3, aliyun.com/gpu-core.percentage: 10",
+    ),
+    "several containers": (
+        1,
+        [{"mem": 10}],
+        pod("p", container("a", mem=4), container("b", mem=4, cores=10)),
+        "GPU 0 6 GiB and 100 percent of its cores free, "
+        "4 GiB for a, 4 GiB and 10 percent of its cores for b asked",
+    ),
+}
 
 
-def test_cores_and_memory_are_both_told_where_both_are_asked_for() -> None:
-    of = verbs(node("n1", 2))
-    taken(of, "n1", mem=13, cores=20)
-    taken(of, "n1", mem=4, cores=90)
-    assert why(of, pod("p", mem=4, cores=30)) == {
-        "n1": "node n1: GPU 0 3 GiB and 80 percent of its cores free, "
-        "GPU 1 12 GiB and 10 percent of its cores free, 4 GiB and 30 percent of its cores asked; "
-        "the nearest request that fits now: yoyoworks.com/xpu-mem: 3, yoyoworks.com/xpu-cores: 30"
-    }
+@pytest.mark.parametrize("asked", REASONS)
+def test_a_refusal_says_what_is_free_what_is_asked_and_what_would_fit(asked: str) -> None:
+    cards, there, asking, reason = REASONS[asked]
+    of = verbs(node("n1", cards))
+    for amounts in there:
+        taken(of, "n1", **amounts)
+    assert why(of, asking) == {"n1": f"node n1: {reason}"}
 
 
 def test_devices_with_equal_figures_are_told_together_and_mig_devices_by_their_name() -> None:
@@ -148,48 +181,6 @@ def test_ending_pods_is_worth_a_look_only_where_some_have_a_lower_priority() -> 
         return set(found["FailedAndUnresolvableNodes"])
 
     assert [unresolvable(priority) for priority in (0, 1, 9)] == [{"n1", "n2"}, {"n1"}, set()]
-
-
-def test_shares_and_whole_devices_are_told_in_their_own_words() -> None:
-    of = verbs(node("n1", 2))
-    taken(of, "n1", shares=80)
-    taken(of, "n1", shares=60)
-    assert why(of, pod("p", shares=50)) == {
-        "n1": "node n1: GPU 0 20 shares free, GPU 1 40 shares free, 50 shares asked; "
-        "the nearest request that fits now: yoyoworks.com/xpu-shares: 40"
-    }
-    assert why(of, pod("p", whole=2)) == {"n1": "node n1: GPUs 0, 1 in use, 2 whole GPUs asked"}
-
-
-def test_fewer_devices_are_offered_where_there_are_not_enough() -> None:
-    asked = pod("p", mem=15, annotations={"yoyoworks.com/xpu-count": "3"})
-    assert "5 GiB on each of 3 GPUs asked" in why(verbs(used("n1", 8, 6, 0)), asked)["n1"]
-    taken_ = verbs(node("n1", 3))
-    taken(taken_, "n1", mem=8)
-    taken(taken_, "n1", mem=10)
-    taken(taken_, "n1", mem=16)
-    assert why(taken_, asked)["n1"].endswith(
-        "the nearest request that fits now: yoyoworks.com/xpu-mem: 10, "
-        'annotation yoyoworks.com/xpu-count: "2"'
-    )
-
-
-def test_an_alias_is_answered_in_its_own_names() -> None:
-    of = verbs(node("n1", 1))
-    taken(of, "n1", mem=13)
-    limits = {"aliyun.com/gpu-mem": "4", "aliyun.com/gpu-core.percentage": "10"}
-    asking = pod("p", {"name": "main", "resources": {"limits": limits}})
-    assert why(of, asking)["n1"].endswith("aliyun.com/gpu-mem: 3, aliyun.com/gpu-core.percentage: 10")
-
-
-def test_several_containers_are_told_by_their_names() -> None:
-    of = verbs(node("n1", 1))
-    taken(of, "n1", mem=10)
-    asking = pod("p", container("a", mem=4), container("b", mem=4, cores=10))
-    assert why(of, asking) == {
-        "n1": "node n1: GPU 0 6 GiB and 100 percent of its cores free, "
-        "4 GiB for a, 4 GiB and 10 percent of its cores for b asked"
-    }
 
 
 def test_many_nodes_give_one_reason_with_the_figures_of_the_best() -> None:
