@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -9,31 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support import kubernetes_objects
+from support.kubernetes_objects import GIB, Json, container
 from xpu_runtime.kubernetes.resources import DemandError, Resources, whole_number
 from xpu_runtime.placement.demand import Demand, PodDemand
 
-GIB = 1 << 30
 ALL = Resources(aliases=("aliyun.com/gpu", "nvidia.com/mps"))
 
 
-def container(name: str = "main", **fields: Any) -> dict[str, Any]:
-    return {"name": name, "image": "busybox", **fields}
-
-
-def limits(**amounts: Any) -> dict[str, Any]:
-    """`mem=4` is 4 of yoyoworks.com/xpu-mem."""
-    return {"limits": {f"yoyoworks.com/xpu-{name}": str(amount) for name, amount in amounts.items()}}
-
-
-def pod(*containers: dict[str, Any], init: Any = (), **annotations: str) -> dict[str, Any]:
+def pod(*containers: Json, init: Iterable[Json] = (), **annotations: str) -> Json:
     names = {f"yoyoworks.com/xpu-{name}": text for name, text in annotations.items()}
-    spec = {"containers": list(containers), "initContainers": list(init)}
-    return {"metadata": {"name": "p", "annotations": names}, "spec": spec}
+    made = kubernetes_objects.pod("p", *containers, annotations=names)
+    made["spec"]["initContainers"] = list(init)
+    return made
 
 
 def test_a_pod_without_our_resources_asks_for_nothing_with_any_annotations() -> None:
     other = {"limits": {"cpu": "2", "nvidia.com/gpu": "1", "yoyoworks.com/xpu-mem": "0"}}
-    assert Resources().of_pod(pod(container(resources=other), count="x", policy="y")).is_empty
+    asks = {"name": "main", "resources": other}
+    assert Resources().of_pod(pod(asks, count="x", policy="y")).is_empty
     assert Resources().of_pod({}).is_empty
     assert (
         Resources()
@@ -69,9 +64,9 @@ def test_memory_is_in_the_units_of_the_configuration() -> None:
 
 
 def test_amounts_are_spread_evenly_over_the_devices_of_the_annotation() -> None:
-    found = Resources().of_pod(pod(container(resources=limits(mem=8, cores=60)), count="2"))
+    found = Resources().of_pod(pod(container("main", mem=8, cores=60), count="2"))
     assert found == PodDemand((("main", Demand(2, 4 * GIB, 30)),))
-    shares = Resources().of_pod(pod(container(resources=limits(shares=150)), count="2"))
+    shares = Resources().of_pod(pod(container("main", shares=150), count="2"))
     assert shares == PodDemand((("main", Demand(2, None, 75, 75)),))
     assert Resources().of_limits("main", {"yoyoworks.com/xpu": "2"}, "2") == Demand(2, None, None)
 
@@ -86,11 +81,11 @@ def test_a_share_of_a_device_is_whole_mebibytes_of_it_and_all_of_it_where_it_is_
 def test_init_containers_and_sidecars_are_told_apart() -> None:
     found = Resources().of_pod(
         pod(
-            container("main", resources=limits(mem=2)),
+            container("main", mem=2),
             container("logger"),
             init=[
-                container("fetch", resources=limits(mem=4)),
-                container("proxy", resources=limits(mem=1), restartPolicy="Always"),
+                container("fetch", mem=4),
+                {**container("proxy", mem=1), "restartPolicy": "Always"},
             ],
             policy="spread",
         )
@@ -177,7 +172,7 @@ def test_a_wrong_request_is_refused_with_a_remedy(asked: dict[str, Any], count: 
 
 def test_a_misspelt_policy_is_refused_with_the_right_spelling() -> None:
     with pytest.raises(DemandError, match="did you mean binpack"):
-        Resources().of_pod(pod(container(resources=limits(mem=1)), policy="binpak"))
+        Resources().of_pod(pod(container("main", mem=1), policy="binpak"))
 
 
 @pytest.mark.parametrize(

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from support import kubernetes_objects
+from support.kubernetes_objects import GIB as GIB
+from support.kubernetes_objects import Json
 from xpu_runtime.kubernetes.device_plugin.pod import PodOnNode
-from xpu_runtime.kubernetes.resources import CORES, MEMORY, SHARES, Resources
+from xpu_runtime.kubernetes.resources import Resources
 
-GIB = 1 << 30
 KNOWN = Resources()
 
 
-def container(name: str, always: bool = False, **limits: str) -> dict[str, Any]:
-    names = {"mem": MEMORY, "cores": CORES, "shares": SHARES}
-    found: dict[str, Any] = {"name": name, "resources": {"limits": {names[k]: v for k, v in limits.items()}}}
+def container(name: str, always: bool = False, **limits: str) -> Json:
+    found = kubernetes_objects.container(name, **limits)
     return {**found, "restartPolicy": "Always"} if always else found
 
 
-def pod(
-    *containers: dict[str, Any],
-    init: tuple[dict[str, Any], ...] = (),
-    phase: str = "Running",
-    **metadata: Any,
-) -> dict[str, Any]:
-    return {
-        "metadata": {"namespace": "ns", "name": "p", "uid": "u1", "creationTimestamp": "t", **metadata},
-        "spec": {"nodeName": "n1", "containers": list(containers), "initContainers": list(init)},
-        "status": {"phase": phase},
-    }
+def pod(*containers: Json, init: tuple[Json, ...] = (), phase: str = "Running", **metadata: Any) -> Json:
+    """With a UID, a name and a namespace in short."""
+    made = kubernetes_objects.pod("p", *containers, bound="n1")
+    made["metadata"] |= {"namespace": "ns", "uid": "u1", "creationTimestamp": "t", **metadata}
+    made["spec"]["initContainers"] = list(init)
+    return {**made, "status": {"phase": phase}}
 
 
 def kept(item: dict[str, Any]) -> PodOnNode:
