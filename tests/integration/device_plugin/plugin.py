@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.kubernetes_api import ApiServer, Object
-from support.stand_in_kubelet import Kubelet, needed
+from support.stand_in_kubelet import Kubelet, needed, until
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.ledger.allocations import Allocation
 from xpu_runtime.ledger.grants import Grant, Holding, Slice
@@ -55,10 +55,18 @@ class Plugin:
         words = ("kubernetes", "device-plugin", *where, *how, *engine, *options)
         return [sys.executable, "-c", self.code, *words]
 
-    def start(self, *options: str) -> None:
+    def start(self, *options: str, offers: int = 60) -> None:
+        """Starts it, and waits until it offers so many units of memory."""
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(self.command(*options), env=self.environ, stderr=log)
         needed[self.process] = self.log_file
+        until(lambda: self.kubelet.healthy(MEMORY) == offers, f"{offers} units are offered")
+
+    def refused(self) -> str:
+        """The error with which the command ends."""
+        done = subprocess.run(self.command(), env=self.environ, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        return done.stderr
 
     def may_end(self) -> None:
         """The plugin may end by itself: the awaited state does not need it."""

@@ -6,7 +6,6 @@ and tests/kubernetes runs it with a real kubelet.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
@@ -86,22 +85,18 @@ def test_a_unit_that_makes_too_long_a_list_is_refused_with_one_that_fits(
     simulator.down()
     up("8xA100-80GB")
     plugin.configure(memory_unit="1MiB")
-    done = subprocess.run(plugin.command(), env=plugin.environ, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
+    assert plugin.refused().splitlines()[-1] == (
         "xpu: kubernetes.memory_unit: 1MiB: the list of yoyoworks.com/xpu-mem has 18 MiB with it, and the "
         "kubelet accepts 4 MiB: a unit that fits this node is 8MiB"
     )
     plugin.configure(memory_unit="8MiB")
-    plugin.start()
-    until(lambda: plugin.kubelet.healthy(MEMORY) == 8 * 80 * 128, "that fits")
+    plugin.start(offers=8 * 80 * 128)
 
 
 def test_dockers_slices_are_not_offered_and_the_node_says_so(
     plugin: Plugin, kubelet: Kubelet, api_server: ApiServer
 ) -> None:
     plugin.start()
-    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     first = devices()[0]
     grant = taken_by_docker(first, 4, 30)
     until(lambda: kubelet.healthy(MEMORY) == 56, "4 GiB are not offered")
@@ -135,7 +130,6 @@ def test_a_card_that_is_lost_is_unhealthy_in_the_status_of_its_pods_alone_and_re
     second = devices()[1]
     plugin.configure(placement="extender")
     plugin.start()
-    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     # Cards of one size, bound in another order than the kubelet allocates them.
     cards = dict(zip("abcdefgh", [*devices(), *devices()], strict=True))
     for name, uuid in cards.items():
@@ -175,7 +169,6 @@ def test_neither_a_plugin_nor_a_kubelet_that_starts_has_a_look_waited_for(
         "; ", f"; from xpu_runtime.kubernetes.device_plugin import offering, plugin; {slow}; "
     )
     plugin.start()
-    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     kubelet.stop()
     kubelet.devices.clear()
     kubelet.start()

@@ -19,7 +19,6 @@ def test_a_pod_has_its_place_in_the_ledger_before_its_container_starts(
     plugin: Plugin, kubelet: Kubelet
 ) -> None:
     plugin.start()
-    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     made = pod(plugin.api, "a", {MEMORY: "4", CORES: "30"})
     assert kubelet.allocate("a", MEMORY, 4) == {"XPU_KUBERNETES": "allocated"}
     kubelet.allocate("a", CORES, 30)
@@ -43,7 +42,6 @@ def test_a_pod_that_does_not_fit_is_refused_with_figures_and_reserved_when_it_fi
     plugin: Plugin, kubelet: Kubelet
 ) -> None:
     plugin.start()
-    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     grants = [taken_by_docker(uuid, 10) for uuid in devices()]
     pod(plugin.api, "a", {MEMORY: "10"})
     until(lambda: events(plugin.api, "a"), "the pod says why")
@@ -70,16 +68,14 @@ def test_while_the_api_server_is_away_pods_that_it_told_of_can_start(
     plugin: Plugin, kubelet: Kubelet
 ) -> None:
     plugin.start()
-    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     pod(plugin.api, "a", {MEMORY: "4"})
     until(allocations, "it is reserved")
     plugin.api.down()
     kubelet.allocate("a", MEMORY, 4)
     kubelet.pre_start("a", MEMORY)
     assert plugin.stop() == 0
-    plugin.start()
     kubelet.devices.clear()
-    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered again")
+    plugin.start()
     # The ledger knows it still.
     kubelet.pre_start("a", MEMORY)
     assert len(allocations()) == 1
@@ -95,7 +91,6 @@ def test_while_the_api_server_is_away_pods_that_it_told_of_can_start(
 
 def test_a_ledger_that_is_locked_is_waited_for(plugin: Plugin, kubelet: Kubelet, run_dir: Path) -> None:
     plugin.start()
-    until(lambda: kubelet.healthy(MEMORY) == 60, "all is offered")
     with files.Lock(str(run_dir / "ledger.db.lock")):
         pod(plugin.api, "a", {MEMORY: "4"})
         kubelet.allocate("a", MEMORY, 4)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from unit.kubernetes.replica import until
 from xpu_runtime.kubernetes import outages
 from xpu_runtime.kubernetes.outages import Outages
 
@@ -19,13 +18,6 @@ def log() -> list[str]:
 
 def of(log: list[str], first: str = "") -> Outages:
     return Outages(log.append, lambda: log.append("again"), first)
-
-
-def wait_for(log: list[str], number: int) -> None:
-    deadline = time.monotonic() + 20
-    while len(log) < number:
-        assert time.monotonic() < deadline, log
-        time.sleep(0.005)
 
 
 def test_watches_that_begin_and_are_refused_in_turns_are_one_outage(log: list[str]) -> None:
@@ -44,7 +36,7 @@ def test_an_outage_is_over_when_a_watch_has_stood(log: list[str], monkeypatch: p
     told(FORBIDDEN)
     told("")
     told("")
-    wait_for(log, 2)
+    until(lambda: len(log) == 2, "it is over")
     told("")
 
     assert log == [FORBIDDEN, "again"]
@@ -57,7 +49,7 @@ def test_the_same_reason_is_said_again_after_a_minute_and_another_one_at_once(
     told = of(log).told
     told(FORBIDDEN)
     told("")
-    wait_for(log, 2)
+    until(lambda: len(log) == 2, "it is over")
     told(FORBIDDEN)
     told("the watch broke off")
     told(FORBIDDEN)
@@ -74,6 +66,6 @@ def test_that_nothing_was_followed_before_is_not_said_but_its_end_is(
     monkeypatch.setattr(outages, "_STANDS_S", 0.01)
     told = of(log, "not asked yet").told
     told("")
-    wait_for(log, 1)
+    until(lambda: log, "it is over")
 
     assert log == ["again"]

@@ -79,13 +79,7 @@ def test_a_vendor_whose_driver_fails_leaves_its_devices_unhealthy_and_no_others(
     assert faults(with_known(both, now.replace(problems=()))) == {"GPU-amd": None}
 
 
-@pytest.fixture
-def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
-    return tmp_path
-
-
-def test_drained_reserved_and_unlisted_devices_are_withheld(state: Path) -> None:
+def test_drained_reserved_and_unlisted_devices_are_withheld(run_dir: Path) -> None:
     inventory = node(NVIDIA, ONE, TWO, *PARTS)
     marks.drain("GPU-a", "loud")
     marks.reserve("GPU-b", marks.Reservation("team", ""))
@@ -96,19 +90,19 @@ def test_drained_reserved_and_unlisted_devices_are_withheld(state: Path) -> None
     assert not any(each.fault for each in found)
 
 
-def test_marks_that_cannot_be_read_withhold_everything(state: Path) -> None:
-    (state / "state").mkdir()
-    (state / "state" / marks.DRAINED).write_text("no folder")
+def test_marks_that_cannot_be_read_withhold_everything(run_dir: Path) -> None:
+    (run_dir / "state").mkdir()
+    (run_dir / "state" / marks.DRAINED).write_text("no folder")
     (found,) = cards(node(NVIDIA, ONE), "", DEFAULTS, Taken())
     assert "the drained and reserved devices are not known" in found.withheld
 
 
-def test_a_driver_that_does_not_answer_makes_all_unhealthy(state: Path) -> None:
+def test_a_driver_that_does_not_answer_makes_all_unhealthy(run_dir: Path) -> None:
     found = cards(node(NVIDIA, ONE, TWO), "it hangs", DEFAULTS, Taken())
     assert [each.fault for each in found] == ["it hangs", "it hangs"]
 
 
-def test_a_node_that_places_itself_gives_one_vendors_devices(state: Path) -> None:
+def test_a_node_that_places_itself_gives_one_vendors_devices(run_dir: Path) -> None:
     both = Inventory("/", False, (ONE, AMD), (NVIDIA, Driver("amd")), ())
     assert [each.withheld for each in cards(both, "", DEFAULTS, Taken())] == [
         "",
@@ -118,7 +112,7 @@ def test_a_node_that_places_itself_gives_one_vendors_devices(state: Path) -> Non
     assert [each.withheld for each in cards(both, "", by_extender, Taken())] == ["", ""]
 
 
-def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Path) -> None:
+def test_the_annotation_says_what_each_device_is_and_what_others_have(run_dir: Path) -> None:
     inventory = node(NVIDIA, ONE, TWO.replace(fault="GPU is lost"))
     taken = Taken({"GPU-a": Use(9 * GIB, 50, 2)}, {"GPU-a": Use(4 * GIB, 20, 1)})
     shares: dict[str, tuple[Share, ...]] = {
@@ -168,7 +162,7 @@ def test_the_annotation_says_what_each_device_is_and_what_others_have(state: Pat
     ],
 )
 def test_the_annotation_says_which_limits_a_device_holds_or_may_leave_unheld(
-    state: Path, unenforced: tuple[str, ...], told: list[tuple[str, str]]
+    run_dir: Path, unenforced: tuple[str, ...], told: list[tuple[str, str]]
 ) -> None:
     inventory, strengths = node(NVIDIA, ONE, TWO), [("hard", ""), ("unenforced", "")]
     there = cards(inventory, "", DEFAULTS, Taken())

@@ -129,9 +129,8 @@ def test_a_refusal_says_amounts_as_the_scheduler_does() -> None:
 
 
 @pytest.fixture
-def pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: list[PodEvent]) -> Pods:
+def pods(run_dir: Path, told: list[PodEvent]) -> Pods:
     """With no device on the node: nothing can be reserved."""
-    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     return Pods("n1", KNOWN, SharedLedger(), lambda: DEFAULTS, lambda: None, lambda: None, told.append)
 
 

@@ -14,17 +14,13 @@ from support.kubernetes_api import ApiServer
 from support.stand_in_kubelet import until
 from xpu_runtime.kubernetes.access import Access
 from xpu_runtime.kubernetes.api import Api
-from xpu_runtime.kubernetes.device_plugin.pod import PodEvent, PodOnNode
+from xpu_runtime.kubernetes.device_plugin.pod import PodEvent
 from xpu_runtime.kubernetes.device_plugin.reports import Reports
-from xpu_runtime.kubernetes.resources import MEMORY, Resources
+from xpu_runtime.kubernetes.resources import MEMORY
 
-POD = PodOnNode.of(
-    {
-        "metadata": {"namespace": "ns", "name": "p", "uid": "u1"},
-        "spec": {"containers": [{"name": "c", "resources": {"limits": {MEMORY: "1"}}}]},
-    },
-    Resources(),
-)
+from .made_pods import container, kept, pod
+
+POD = kept(pod(container("c", mem="1")))
 
 
 @pytest.fixture
@@ -100,7 +96,6 @@ def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
     monkeypatch.setattr("xpu_runtime.kubernetes.device_plugin.reports._AGAIN_S", 0.05)
     api_server.down()
     reports.write_node({"metadata": {"labels": {"a": "1"}}})
-    assert POD is not None
     for number in range(1000):
         reports.tell(PodEvent(POD, "XPURefused", str(number), True))
     assert len(reports._events) <= 200
@@ -109,7 +104,6 @@ def test_an_api_server_that_is_away_is_told_later_and_events_do_not_pile_up(
 
 
 def test_an_event_is_an_object_that_the_server_takes(reports: Reports, api_server: ApiServer) -> None:
-    assert POD is not None
     before = time.time()
     reports.tell(PodEvent(POD, "XPURefused", "x" * 5000, True))
     until(lambda: api_server.under(f"/api/v1/namespaces/{POD.namespace}/events"), "it is written")
@@ -139,7 +133,6 @@ def test_an_event_that_could_not_be_written_is_written_later(
         return status, {"kind": "Status", "code": status}
 
     api_server.fault = fail_once
-    assert POD is not None
     reports.tell(PodEvent(POD, "XPURefused", "first", True))
     reports.tell(PodEvent(POD, "XPURefused", "second", True))
 
