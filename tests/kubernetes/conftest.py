@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from . import manifests
-from .api import NAMESPACE
 from .cluster import Cluster
 from .daemons import PATIENCE, until
 from .services import DevicePlugin, Extender
@@ -120,12 +119,6 @@ class Pods:
         what = f"an event of {name} says {text!r}"
         until(lambda: text in self.reasons(name), what, explain=lambda: self.reasons(name))
         return self.reasons(name)
-
-    def evict(self, name: str) -> None:
-        """Evicts a pod, as `kubectl drain` does with each pod of a node."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
-        eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
-        self.api.create(path, eviction)
 
     def bound(self) -> list[dict[str, Any]]:
         """The pods that have a node."""

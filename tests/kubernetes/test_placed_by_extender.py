@@ -71,22 +71,3 @@ def test_fifty_pods_at_once_run_each_with_its_own_and_nothing_is_given_twice(
     memory, _ = given(pods.api.pods())
     assert granted(cluster) == dict(memory)
     assert sum(memory.values()) == 50 * GIB and max(memory.values()) <= 15 * GIB
-
-
-def test_a_drained_node_is_empty_and_takes_pods_again_when_it_is_back(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
-    for name in ("one", "two"):
-        pods.create(pod(name, container(limits={MEMORY: 8})))
-        pods.wait(name, "Running")
-    cluster.api.patch_node(NODE, {"spec": {"unschedulable": True}})
-    try:
-        for name in ("one", "two"):
-            pods.evict(name)
-        until(lambda: not pods.api.pods(), "both are gone")
-        until(lambda: cluster.node.json("ps") == [], "the node has nothing of them")
-        pods.create(pod("next", container(limits={MEMORY: 15})))
-        pods.wait_for_reason("next", "unschedulable")
-    finally:
-        cluster.api.patch_node(NODE, {"spec": {"unschedulable": None}})
-    pods.wait("next", "Running")

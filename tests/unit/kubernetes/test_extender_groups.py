@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -173,22 +171,6 @@ def test_a_thousand_members_do_not_wait_for_each_other(
     found += [one.fits(each, *names) for each in pods[500:]]
     assert {len(each) for each in found[:1000]} == {1}
     assert found[1000] == []
-
-
-def test_a_member_waits_for_the_bind_of_the_pod_before(
-    api: ControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(in_flight, "MOST_S", 20.0)
-    before, after = pod("before", mem=10), member("after", mem=10)
-    api.create(node("n1"), before, after)
-    one = api.replica()
-    assert one.fits(before) == ["n1"]
-    found: list[list[str]] = []
-    asks = threading.Thread(target=lambda: found.append(one.fits(after)))
-    asks.start()
-    assert one.bind(before) == ""
-    asks.join()
-    assert found == [[]]
 
 
 def test_a_pod_of_a_group_that_asks_for_nothing_of_ours_is_left_alone() -> None:
@@ -369,24 +351,3 @@ def test_a_group_that_is_not_bound_in_time_is_told_in_the_log(
     until(lambda: metric(one, "held") == 0, "nothing is held any more")
     said = "group default/train: 2 held places are free again, because no bind came"
     until(lambda: said in one.said, "it is told")
-
-
-def test_hold_of_another_group_is_left_alone_by_a_bind() -> None:
-    asking = Asking(node("n1", 2))
-    one, other = member("p", mem=16), member("q", "other", mem=16)
-    assert asking.fits(one) == asking.fits(other) == ["n1"]
-    assert asking.bind(one)
-    assert asking.held() == 1
-
-
-def test_holding_costs_no_more_than_a_moment_for_thousands() -> None:
-    asking = Asking(*(node(f"n{number}", 8) for number in range(200)))
-    names = [f"n{number}" for number in range(200)]
-    pods = members(1000, mem=8)
-    for each in pods:
-        asking.fits(each, *names)
-    began = time.monotonic()
-    asking.of.expire()
-    asking.of.let_go()
-    assert asking.held() == 0
-    assert time.monotonic() - began < 1

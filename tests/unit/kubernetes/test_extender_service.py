@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -100,6 +100,7 @@ def test_a_question_waits_for_the_bind_of_the_pod_before(
     assert one.fits(before) == ["n1"]
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(one.fits, after)  # kube-scheduler asks before the bind has come
+        assert wait([asked], 0.2).not_done
         assert one.bind(before) == ""
         assert asked.result() == []
     # A second question about the same pod does not wait.
