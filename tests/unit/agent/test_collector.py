@@ -50,16 +50,13 @@ class Scraper:
         return self.answer(self.asking("metrics"))
 
     def answer(self, told: list[Answer]) -> tuple[int, str]:
-        deadline = time.monotonic() + 20
-        while not told:
-            assert time.monotonic() < deadline, "no answer"
-            self.step()
+        self.until(lambda: bool(told))
         (answer,) = told
         return answer.status, answer.content.decode()
 
-    def until_ended(self) -> None:
+    def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 20
-        while self.collector.fileno() is not None:
+        while not holds():
             assert time.monotonic() < deadline
             self.step()
 
@@ -92,7 +89,7 @@ def test_the_process_ends_when_nobody_asks_and_when_it_is_old(
     first = scraper.ask()
     monkeypatch.setattr(collector, "_IDLE_S", 0.1)
     assert scraper.ask() == first
-    scraper.until_ended()
+    scraper.until(lambda: scraper.collector.fileno() is None)
     monkeypatch.setattr(collector, "_IDLE_S", 300.0)
     second = scraper.ask()
     monkeypatch.setattr(collector, "_OLDEST_S", 0.0)
@@ -172,13 +169,8 @@ def test_the_answer_in_place_of_a_page_is_made_once_for_all_clients(
 def test_samples_are_taken_while_nobody_asks_and_a_failed_one_is_left_out(start: Start) -> None:
     history = History(timed=True)
     scraper = start(lambda: lambda question: b"1\n" if question == SAMPLE else b"", history)
-    deadline = time.monotonic() + 20
-    while b"[1]" not in history.json():
-        assert time.monotonic() < deadline
-        scraper.step()
+    scraper.until(lambda: b"[1]" in history.json())
     failing = History(timed=True)
     scraper = start(lambda: lambda _: _raise(XpuError("not now", "later")), failing)
-    while failing.due is not None and failing.due <= time.monotonic():
-        assert time.monotonic() < deadline
-        scraper.step()
+    scraper.until(lambda: failing.due is None or failing.due > time.monotonic())
     assert b"[]" in failing.json()

@@ -54,13 +54,14 @@ def test_a_launch_that_waits_is_a_backlog_at_once_and_for_a_while() -> None:
     assert not each.demand_after(HOLD_NS).backlog
 
 
-def test_use_of_about_its_share_is_a_backlog_even_if_nothing_was_seen_to_wait() -> None:
-    each = Slice()
-    each.rounds(20, used=ROUND * 29 // 100, share=3000)
-    assert each.demand.current.backlog
+def test_use_of_about_its_share_is_a_backlog_until_it_ends_even_if_nothing_was_seen_to_wait() -> None:
     each = Slice()
     each.rounds(20, used=ROUND * 20 // 100, share=3000)
     assert not each.demand.current.backlog
+    each = Slice()
+    each.rounds(21, used=ROUND * 29 // 100, share=3000)
+    assert each.demand_after(HOLD_NS - 1).backlog
+    assert each.demand_after(HOLD_NS).need == 0
 
 
 def test_the_first_use_asks_for_the_whole_cap_and_small_use_for_less_after_some_seconds() -> None:
@@ -72,13 +73,6 @@ def test_the_first_use_asks_for_the_whole_cap_and_small_use_for_less_after_some_
     assert 800 < need < 2000
     each.rounds(50)
     assert each.demand.current.need == 0
-
-
-def test_use_of_about_its_share_ends_with_the_use() -> None:
-    each = Slice()
-    each.rounds(21, used=ROUND * 29 // 100, share=3000)
-    assert each.demand_after(HOLD_NS - 1).backlog
-    assert each.demand_after(HOLD_NS).need == 0
 
 
 def test_a_correction_of_what_was_used_is_no_sign_of_use() -> None:

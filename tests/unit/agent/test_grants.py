@@ -36,43 +36,38 @@ while True:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a grant, with pages."""
-    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
+def folder(run_dir: Path) -> Path:
+    """The folder of a grant, without pages, made long ago."""
     made = Path(paths.in_run_dir(paths.GRANT_FOLDERS, "1-1"))
     made.mkdir(parents=True)
-    pages.create(str(made), "c1", (pages.Entry(UUID, None, cores=30),))
+    os.utime(made.parent, (0, 0))
     return made
 
 
-def test_pages_that_a_start_makes_late_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_pages(folder: Path) -> None:
+    pages.create(str(folder), "c1", (pages.Entry(UUID, None, cores=30),))
+
+
+def test_pages_that_a_start_makes_late_are_found(folder: Path) -> None:
     """The folder of all grants' folders does not change then."""
-    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
-    made = Path(paths.in_run_dir(paths.GRANT_FOLDERS, "1-1"))
-    made.mkdir(parents=True)
-    os.utime(made.parent, (0, 0))  # long ago
     grants = OpenGrants(print)
     assert not grants.refresh()
-    pages.create(str(made), "c1", (pages.Entry(UUID, None, cores=30),))
+    make_pages(folder)
     assert grants.refresh() and [Path(each).name for each in grants.by_folder] == ["1-1"]
     assert not grants.refresh()
     grants.close()
 
 
 def test_a_folder_that_is_complete_without_pages_is_not_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
-    made = Path(paths.in_run_dir(paths.GRANT_FOLDERS, "1-1"))
-    made.mkdir(parents=True)
-    (made / "complete").touch()
-    os.utime(made.parent, (0, 0))
+    (folder / "complete").touch()
     grants = OpenGrants(print)
     looks: list[str] = []
 
     def left() -> list[str]:
-        looks.append(str(made))
-        return [str(made)]
+        looks.append(str(folder))
+        return [str(folder)]
 
     monkeypatch.setattr(folders, "left", left)
     for _ in range(3):
@@ -81,6 +76,7 @@ def test_a_folder_that_is_complete_without_pages_is_not_looked_at_again(
 
 
 def test_a_lease_that_is_taken_again_and_again_keeps_nobody_out(folder: Path) -> None:
+    make_pages(folder)
     told: list[str] = []
     grants = OpenGrants(told.append)
     command = [sys.executable, "-c", HOLDER, str(folder / pages.QUOTA)]

@@ -42,9 +42,27 @@ def told(listener: socket.socket) -> list[list[tuple[str, str]]]:
         found.append([(line.partition("=")[0], line.partition("=")[2]) for line in entry.split("\n")[:-1]])
 
 
-def note(kind: str, container: str, *devices: Part, text: str = "") -> None:
+def passed_on(listener: socket.socket) -> list[tuple[str, str]]:
+    """The fields of the one entry that an agent passes on."""
+    journal.Journal(pytest.fail).look()
+    (entry,) = told(listener)
+    return entry
+
+
+def containers(listener: socket.socket) -> list[str]:
+    """The ids of containers in the entries that have come."""
+    return [dict(entry)["XPU_CONTAINER_ID"] for entry in told(listener)]
+
+
+def note(kind: str, container: str, *devices: Part, text: str = "", name: str | None = None) -> None:
     with Ledger() as ledger:
-        ledger.note(kind, container, devices, text)
+        ledger.note(kind, container, devices, text, name=name)
+
+
+def reap(number: int) -> None:
+    with Ledger() as ledger:
+        for each in range(number):
+            ledger.note(events.REAPED, str(each))
 
 
 def test_events_while_nobody_listens_are_reported_later(journald: socket.socket, tmp_path: Path) -> None:
@@ -62,10 +80,8 @@ def test_events_while_nobody_listens_are_reported_later(journald: socket.socket,
 
 
 def test_a_containers_name_is_told(journald: socket.socket) -> None:
-    with Ledger() as ledger:
-        ledger.note(events.REFUSED, "c" * 64, text="refused: full", name="web")
-    journal.Journal(pytest.fail).look()
-    (entry,) = told(journald)
+    note(events.REFUSED, "c" * 64, text="refused: full", name="web")
+    entry = passed_on(journald)
     assert ("XPU_CONTAINER_NAME", "web") in entry
     assert dict(entry)["MESSAGE"] == "container cccccccccccc (web) refused: full"
 
@@ -103,8 +119,7 @@ def test_each_event_is_told_once_also_by_the_next_agent(journald: socket.socket)
 
 def test_an_entry_has_no_field_without_a_value_and_a_zero_is_one(journald: socket.socket) -> None:
     note(events.GRANTED, "c", Part("GPU-1", "0", 0, None), Part("GPU-2", "1", None, 0))
-    journal.Journal(pytest.fail).look()
-    (entry,) = told(journald)
+    entry = passed_on(journald)
     assert [
         (name, value) for name, value in entry if name.startswith(("XPU_CONT", "XPU_REAS", "XPU_DEV"))
     ] == [
@@ -148,7 +163,7 @@ def test_events_in_the_tick_of_a_look_are_reported_and_old_ones_not_read_again(
     now = os.stat(tmp_path / "ledger.db")
     assert (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     service.look()
-    assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == ["a", "b"]
+    assert containers(journald) == ["a", "b"]
     os.utime(tmp_path / "ledger.db", (0, 0))
     service.look()
     monkeypatch.setattr(journal, "Ledger", lambda **_: pytest.fail("it is opened again"))
@@ -157,8 +172,7 @@ def test_events_in_the_tick_of_a_look_are_reported_and_old_ones_not_read_again(
 
 def test_a_text_of_a_container_begins_no_field(journald: socket.socket) -> None:
     note(events.REFUSED, "c\nPRIORITY=0", text="a\nXPU_EVENT=granted\x1b[2J\u2028b")
-    journal.Journal(pytest.fail).look()
-    (entry,) = told(journald)
+    entry = passed_on(journald)
     assert [value for name, value in entry if name in ("PRIORITY", "XPU_EVENT")] == ["4", "refused"]
     assert dict(entry)["XPU_REASON"] == "a?XPU_EVENT=granted?[2J?b"
 
@@ -170,9 +184,7 @@ def test_many_are_told_in_several_looks_and_none_is_lost_on_a_node_without_journ
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "missing"))
     monkeypatch.setattr(journal, "_SYSLOG", "/dev/null")  # it is there
     monkeypatch.setattr(journal, "send_to_system_log", lambda level, text: lines.append((level, text)))
-    with Ledger() as ledger:
-        for number in range(450):
-            ledger.note(events.REAPED, str(number))
+    reap(450)
     service = journal.Journal(pytest.fail)
     for count in (200, 400, 450, 450):
         service.look()
@@ -187,9 +199,7 @@ def test_a_syslog_that_is_away_or_full_is_waited_for(
     monkeypatch.setattr(messages, "_SYSTEM_LOG", str(tmp_path / "log"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
         dead.bind(str(tmp_path / "log"))
-    with Ledger() as ledger:
-        for number in range(50):
-            ledger.note(events.REAPED, str(number))
+    reap(50)
     service = journal.Journal(pytest.fail)
     service.look()
     (tmp_path / "log").unlink()
@@ -215,8 +225,7 @@ def test_without_a_reader_of_events_the_ledger_is_read_ever_less_often(
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "missing"))
     for module, name in ((messages, "_SYSTEM_LOG"), (journal, "_SYSLOG")):
         monkeypatch.setattr(module, name, str(tmp_path / "stream"))
-    with Ledger() as ledger:
-        ledger.note(events.REAPED, "a")
+    note(events.REAPED, "a")
     read, clock, log = Ledger.history, [1000.0], list[str]()
     looks: list[float] = []
 
@@ -238,35 +247,20 @@ def test_without_a_reader_of_events_the_ledger_is_read_ever_less_often(
     monkeypatch.setattr(journal, "_JOURNAL", str(tmp_path / "socket"))
     clock[0] += 30
     service.look()
-    assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == ["a"]
+    assert containers(journald) == ["a"]
 
 
 def test_a_full_queue_is_waited_for(journald: socket.socket) -> None:
     journald.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-    with Ledger() as ledger:
-        for number in range(600):
-            ledger.note(events.REAPED, str(number))
+    reap(600)
     service = journal.Journal(pytest.fail)
     found: list[str] = []
     while len(found) < 600:
         service.look()
-        more = [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)]
+        more = containers(journald)
         assert 0 < len(more) < 200
         found += more
     assert found == [str(number) for number in range(600)]
-
-
-def write_devices(container: str, devices: str) -> None:
-    with Ledger() as ledger:
-        ledger._db.execute("UPDATE events SET devices = ? WHERE container_id = ?", (devices, container))
-
-
-def test_of_a_row_with_more_fields_those_that_are_known_are_told(journald: socket.socket) -> None:
-    note(events.GRANTED, "c")
-    write_devices("c", '[["GPU-1", "0", 1073741824, 30, "new"]]')
-    journal.Journal(pytest.fail).look()
-    (entry,) = told(journald)
-    assert dict(entry)["MESSAGE"] == "container c granted: GPU-1: 1G, 30% of the cores"
 
 
 @pytest.mark.parametrize("devices", ["[[1, 2, 3, 4]]", '[{"uuid": "GPU-1"}]', "[[]]", "7", "not JSON"])
@@ -275,12 +269,13 @@ def test_a_row_that_cannot_be_read_is_said_once_and_keeps_none_back(
 ) -> None:
     for name in "abc":
         note(events.REAPED, name)
-    write_devices("b", devices)
+    with Ledger() as ledger:
+        ledger._db.execute("UPDATE events SET devices = ? WHERE container_id = 'b'", (devices,))
     said: list[str] = []
     service = journal.Journal(said.append)
     service.look()
     service.look()
-    assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == ["a", "c"]
+    assert containers(journald) == ["a", "c"]
     assert said == ["event 2 is not passed on to the journal: another version has written it"]
     assert journal._read()[0] == 3
 
@@ -300,7 +295,7 @@ def test_events_lost_before_an_agent_ran_are_reported_once(
     for name in "ijklm":
         note(events.REAPED, name)
     journal.Journal(said.append).look()
-    assert [dict(entry)["XPU_CONTAINER_ID"] for entry in told(journald)] == list("fghklm")
+    assert containers(journald) == list("fghklm")
     assert said[1:] == ["2 events are not passed on to the journal: newer ones have taken their places"]
     (tmp_path / "ledger.db").unlink()
     note(events.REAPED, "n")

@@ -18,6 +18,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_process, "AGAIN_S", 0.0)
 
 
+def _live(lives: Path) -> None:
+    """A process that notes its number, and stays."""
+    with lives.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    signal.pause()
+
+
 def _wait_for(path: Path, lines: int) -> list[int]:
     """The numbers of the processes that have lived, when there are this many."""
     end = time.monotonic() + 30
@@ -38,12 +45,7 @@ def _end_of(process: side_process.SideProcess, told: list[str], text: str) -> No
 def test_an_ended_process_is_started_again_and_close_ends_it(tmp_path: Path) -> None:
     lives, told = tmp_path / "lives", list[str]()
 
-    def live() -> None:
-        with lives.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        signal.pause()
-
-    process = side_process.SideProcess("what is tried", 0, live, "tried.sock", told.append)
+    process = side_process.SideProcess("what is tried", 0, lambda: _live(lives), "tried.sock", told.append)
     process.look()
     (first,) = _wait_for(lives, 1)
     process.look()
@@ -102,12 +104,7 @@ def test_a_process_without_a_socket_is_started_again(tmp_path: Path, monkeypatch
     monkeypatch.setenv("XPU_RUN_DIR", str(tmp_path))
     lives, told, socket = tmp_path / "lives", list[str](), tmp_path / "tried.sock"
 
-    def live() -> None:
-        with lives.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        signal.pause()
-
-    process = side_process.SideProcess("what is tried", 0, live, socket.name, told.append)
+    process = side_process.SideProcess("what is tried", 0, lambda: _live(lives), socket.name, told.append)
     process.look()
     _wait_for(lives, 1)
     socket.touch()

@@ -37,6 +37,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(paths.cdi_file())
 
 
+@pytest.fixture
+def written(file: Path) -> Path:
+    """The file as `xpu cdi generate` has written it."""
+    file.write_text(content.text(NODE, DEFAULTS))
+    return file
+
+
 def test_no_file_is_no_problem_and_is_told_with_the_command(file: Path) -> None:
     for is_link in (False, True):
         if is_link:
@@ -45,32 +52,28 @@ def test_no_file_is_no_problem_and_is_told_with_the_command(file: Path) -> None:
         assert found.state == OK and "is not there" in found.text and "xpu cdi generate" in found.text
 
 
-def test_a_file_that_is_right(file: Path) -> None:
-    file.write_text(content.text(NODE, DEFAULTS))
-    (found,) = cdi.own(machine(NODE), str(file))
+def test_a_file_that_is_right(written: Path) -> None:
+    (found,) = cdi.own(machine(NODE), str(written))
     assert found.state == OK and "has 7 devices" in found.text
 
 
 @pytest.mark.parametrize(
     ("now", "settings"), [(EMPTY, DEFAULTS), (NODE, Config(cdi_sizes=({"name": "a", "mem": "1G"},)))]
 )
-def test_a_stale_file_is_told(file: Path, now: Inventory, settings: Config) -> None:
-    file.write_text(content.text(NODE, DEFAULTS))
-    (found,) = cdi.own(machine(now, settings), str(file))
+def test_a_stale_file_is_told(written: Path, now: Inventory, settings: Config) -> None:
+    (found,) = cdi.own(machine(now, settings), str(written))
     assert (found.state, found.todo) == (WARNING, "xpu cdi generate")
     assert "does not match the present devices, settings or version" in found.text
 
 
-def test_where_the_devices_are_not_known_the_file_is_not_called_stale(file: Path) -> None:
-    file.write_text(content.text(NODE, DEFAULTS))
-    (found,) = cdi.own(machine(None), str(file))
+def test_where_the_devices_are_not_known_the_file_is_not_called_stale(written: Path) -> None:
+    (found,) = cdi.own(machine(None), str(written))
     assert found.state == UNKNOWN
 
 
-def test_a_file_of_another_installation_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file.write_text(content.text(NODE, DEFAULTS))
+def test_a_file_of_another_installation_is_told(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "HOOK", "/opt/hook")
-    (found,) = cdi.own(machine(NODE), str(file))
+    (found,) = cdi.own(machine(NODE), str(written))
     assert found.state == WARNING and "of another installation than this one (/opt/hook)" in found.text
 
 
@@ -82,10 +85,9 @@ def test_a_file_of_another_configuration_is_told(file: Path, monkeypatch: pytest
     assert found.state == WARNING and '"XPU_CONFIG=/srv/other.yaml"' in found.text
 
 
-def test_a_hook_that_is_gone_is_a_problem(file: Path) -> None:
-    file.write_text(content.text(NODE, DEFAULTS))
+def test_a_hook_that_is_gone_is_a_problem(written: Path) -> None:
     Path(paths.HOOK).unlink()
-    (found,) = cdi.own(machine(NODE), str(file))
+    (found,) = cdi.own(machine(NODE), str(written))
     assert found.state == PROBLEM and "no container with such a device starts" in found.text
 
 
@@ -170,9 +172,8 @@ def test_a_docker_that_gives_cdi_devices_needs_no_runtime(file: Path) -> None:
     ],
 )
 def test_a_docker_without_cdi_is_told_why(
-    file: Path, version: str, folders: list[str] | None, says: str
+    written: Path, version: str, folders: list[str] | None, says: str
 ) -> None:
-    file.write_text(content.text(NODE, DEFAULTS))
     told = {"Runtimes": {"runc": {}, "xpu": {"path": "/x"}}, "CDISpecDirs": folders, "ServerVersion": version}
     _, (state, text) = _compared(told, "/x")
     assert state == OK and "gives no CDI devices: " in text and says in text
@@ -182,9 +183,8 @@ def test_a_docker_without_cdi_is_told_why(
     ("version", "is_told"), [("26.1.5+dfsg1", True), ("28.1.1", True), ("28.2.0", False)]
 )
 def test_a_docker_that_restarts_no_container_with_a_device_is_told(
-    file: Path, version: str, is_told: bool
+    written: Path, version: str, is_told: bool
 ) -> None:
-    file.write_text(content.text(NODE, DEFAULTS))
-    told = {"Runtimes": {"runc": {}}, "CDISpecDirs": [str(file.parent)], "ServerVersion": version}
+    told = {"Runtimes": {"runc": {}}, "CDISpecDirs": [str(written.parent)], "ServerVersion": version}
     found = [state for state, text in _compared(told) if "by their restart policy" in text]
     assert found == ([OK] if is_told else [])

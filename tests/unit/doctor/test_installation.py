@@ -30,9 +30,13 @@ def of_hook(found: list[Finding], program: Path) -> list[Finding]:
     return [each for each in found if str(program) in each.text]
 
 
-def test_an_interpreter_that_takes_long_is_unknown_and_not_broken(slow: Path) -> None:
+def test_an_interpreter_that_takes_long_is_unknown_and_one_that_fails_is_broken(slow: Path) -> None:
     (told,) = of_hook(list(installation._parts()), slow)
     assert (told.state, "does not answer within" in told.text) == (UNKNOWN, True)
+    interpreter._answer.cache_clear()
+    slow.write_text("#!/bin/sh\necho no module named sqlite3 >&2; exit 1\n")
+    (told,) = of_hook(list(installation._parts()), slow)
+    assert told.state == PROBLEM
 
 
 def test_modules_that_take_long_to_import_are_unknown_and_not_broken(
@@ -41,9 +45,3 @@ def test_modules_that_take_long_to_import_are_unknown_and_not_broken(
     monkeypatch.setattr(interpreter, "why_not", lambda python: "")
     (told,) = installation._modules()
     assert (told.state, "does not import" in told.text) == (UNKNOWN, True)
-
-
-def test_one_that_fails_is_broken(slow: Path) -> None:
-    slow.write_text("#!/bin/sh\necho no module named sqlite3 >&2; exit 1\n")
-    (told,) = of_hook(list(installation._parts()), slow)
-    assert told.state == PROBLEM

@@ -63,22 +63,16 @@ def test_a_container_that_was_never_started_is_reported_with_a_remedy(process: i
 
 
 @CREATED
-def test_a_container_whose_pod_is_gone_is_reported_with_the_pods_uid(process: int) -> None:
-    (found,) = ledger.of_pods_containers([grant(process, (4, 30))], {1: ("u", "main")}, [])
+def test_a_container_whose_pod_is_gone_is_named_by_the_pods_uid_and_others_may_start_later(
+    process: int,
+) -> None:
+    of_pod, since_long, just_now = {1: ("u", "main")}, grant(process, (4, 30)), grant(process, (4, 30), age=1)
+
+    (found,) = ledger.of_pods_containers([since_long], of_pod, [])
 
     assert "container main of pod u was created" in found.text
-
-
-@CREATED
-def test_one_that_is_being_started_is_not_told(process: int) -> None:
-    now = grant(process, (4, 30), age=1)
-
-    assert list(ledger.of_pods_containers([now], {1: ("u", "main")}, [reserved(4, 30)])) == []
-
-
-@CREATED
-def test_a_container_outside_of_pods_may_be_started_later(process: int) -> None:
-    assert list(ledger.of_pods_containers([grant(process, (4, 30))], {}, [])) == []
+    assert list(ledger.of_pods_containers([just_now], of_pod, [reserved(4, 30)])) == []
+    assert list(ledger.of_pods_containers([since_long], {}, [])) == []
 
 
 @RUNNING

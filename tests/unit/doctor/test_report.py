@@ -137,27 +137,21 @@ def test_a_full_file_system_is_told_and_has_no_piece_of_it(tmp_path: Path, room:
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "report"
-    for kind in ("file", "link"):
-        file.write_text("mine") if kind == "file" else file.symlink_to("nowhere")
-        with pytest.raises(XpuError, match="is there already"):
-            bundle.write(str(file), [("a", "b")])
-        assert os.listdir(tmp_path) == ["report"]
-        file.unlink()
-
-
-def test_a_file_that_comes_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_there_or_comes_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "report"
 
     def parts() -> Any:
         file.write_text("mine")
         yield "a", "b"
 
-    with pytest.raises(XpuError, match="is there already"):
-        bundle.write(str(file), parts())
-    assert file.read_text() == "mine"
-    assert os.listdir(tmp_path) == ["report"]
+    for kind in ("file", "link", "meanwhile"):
+        if kind != "meanwhile":
+            file.write_text("mine") if kind == "file" else file.symlink_to("nowhere")
+        with pytest.raises(XpuError, match="is there already"):
+            bundle.write(str(file), parts() if kind == "meanwhile" else [("a", "b")])
+        assert os.listdir(tmp_path) == ["report"]
+        assert kind == "link" or file.read_text() == "mine"
+        file.unlink()
 
 
 def test_a_report_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.requests import parse
 from xpu_runtime.errors import RequestError
 from xpu_runtime.ledger.grants import Holding, Slice, Use
-from xpu_runtime.ledger.refusal import DeviceStatus, Refusal
+from xpu_runtime.ledger.refusal import Refusal
 from xpu_runtime.placement.available import Candidate
 from xpu_runtime.placement.container import place
 from xpu_runtime.placement.resizing import below_use, resize, resize_cores
@@ -368,9 +368,3 @@ def test_of_a_device_that_is_another_containers_nothing_is_free() -> None:
     taken = {"GPU-0": Use(GIB, 0, 1, True)}
     told = refusal(place(ask(MEM="1G"), candidates(device(0)), taken))
     assert [each.free_memory_bytes for each in told.devices] == [0]
-
-
-@pytest.mark.parametrize(("count", "end"), [(8, "GPU 7: reason 7)"), (10, "GPU 7: reason 7; and 2 more)")])
-def test_a_refusal_in_one_line_has_at_most_eight_reasons(count: int, end: str) -> None:
-    devices = tuple(DeviceStatus(str(n), 0, 0, f"reason {n}") for n in range(count))
-    assert Refusal("not-enough-memory", "no", devices).line().endswith(end)

@@ -25,11 +25,6 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         database._kept[0].close()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "ledger.db")
-
-
 def connection(path: str) -> int:
     with Ledger(path) as ledger:
         return id(ledger._db)
@@ -79,14 +74,11 @@ def test_a_removed_file_is_made_anew(path: str) -> None:
     assert names(path) == ["c1"]
 
 
-def test_none_is_kept_that_something_went_wrong_with(path: str) -> None:
+def test_none_is_kept_that_something_went_wrong_with_or_whose_file_was_removed_or_replaced(path: str) -> None:
     connection(path)
     with pytest.raises(ValueError, match="wrong"), Ledger(path):
         raise ValueError("wrong")
     assert database._kept is None
-
-
-def test_none_is_kept_whose_file_was_removed_or_replaced_meanwhile(path: str) -> None:
     with Ledger(path):
         os.unlink(path)
     assert database._kept is None

@@ -12,12 +12,20 @@ from xpu_runtime.ledger.events import Event, Part
 
 @pytest.fixture
 def db() -> sqlite3.Connection:
-    return sqlite3.connect(":memory:", isolation_level=None)
+    ledger = sqlite3.connect(":memory:", isolation_level=None)
+    ledger.execute("CREATE TABLE grants (container_id TEXT)")
+    return ledger
+
+
+def _keep(monkeypatch: pytest.MonkeyPatch, most: int, trimmed_every: int = 1) -> None:
+    """So many events, and the names that these need."""
+    for bound, number in (("MOST", most), ("TRIMMED_EVERY", trimmed_every), ("_NAMES_TRIMMED_EVERY", 1)):
+        monkeypatch.setattr(events, bound, number)
 
 
 def test_the_oldest_go_first(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MOST", 5)
-    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
+    _keep(monkeypatch, 5)
+    assert events.read(db, 0, 0.0) == []  # there is no table yet
     for number in range(12):
         events.record(db, events.REFUSED, f"c{number}", text="x" * 10_000)
     found = events.read(db, 0, 0.0)
@@ -47,10 +55,6 @@ def test_rows_of_another_version_are_read_as_far_as_they_are_known(db: sqlite3.C
     assert found == [((part,), True), ((part,), True), ((), False)]
 
 
-def test_none_yet_is_no_error(db: sqlite3.Connection) -> None:
-    assert events.read(db, 0, 0.0) == []
-
-
 def test_a_follower_gets_each_event_once_and_all_of_a_new_ledger(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,8 +67,7 @@ def test_a_follower_gets_each_event_once_and_all_of_a_new_ledger(
     *_, d, e = events.read(db, 0, 0.0)
     assert (names(None), names(d), names(e)) == (list("abcde"), ["e"], [])
     assert (names(None, 2), names(d, 1)) == (["a", "b"], ["e"])
-    monkeypatch.setattr(events, "MOST", 2)
-    monkeypatch.setattr(events, "TRIMMED_EVERY", 1)
+    _keep(monkeypatch, 2)
     for name in "fgh":
         events.record(db, events.REAPED, name)
     assert (names(e), names(e, 1)) == (["g", "h"], ["g"])
@@ -79,8 +82,7 @@ def test_totals_only_grow_whatever_becomes_of_the_rows(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert events.totals(db) == events.Totals({}, {}, {})
-    monkeypatch.setattr(events, "MOST", 5)
-    monkeypatch.setattr(events, "TRIMMED_EVERY", 4)
+    _keep(monkeypatch, 5, trimmed_every=4)
     for number in range(30):
         events.record(db, events.GRANTED, "c")
         assert events.totals(db).kinds == {events.GRANTED: number + 1}
@@ -115,17 +117,10 @@ def test_starts_are_counted_by_how_long_they_took(db: sqlite3.Connection) -> Non
     assert (found["spec"].numbers[5], sum(found["spec"].numbers), found["spec"].seconds) == (1, 1, 0.2)
 
 
-def _keep_four(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four events, and the names that these need, in a ledger without grants."""
-    for bound, number in (("MOST", 4), ("TRIMMED_EVERY", 1), ("_NAMES_TRIMMED_EVERY", 1)):
-        monkeypatch.setattr(events, bound, number)
-    db.execute("CREATE TABLE grants (container_id TEXT)")
-
-
 def test_a_name_stays_as_long_as_an_event_or_a_grant_of_its_container(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _keep_four(db, monkeypatch)
+    _keep(monkeypatch, 4)
     for name in ("lives", "gone"):
         events.record(db, events.GRANTED, name, name=f"the-{name}")
     db.execute("INSERT INTO grants VALUES ('lives')")
@@ -139,7 +134,6 @@ def test_a_name_stays_as_long_as_an_event_or_a_grant_of_its_container(
 
 
 def test_each_event_has_the_name_of_its_time(db: sqlite3.Connection) -> None:
-    db.execute("CREATE TABLE grants (container_id TEXT)")
 
     def start_and_end(container: str, name: str) -> None:
         events.record(db, events.GRANTED, container, name=name)
@@ -155,7 +149,6 @@ def test_each_event_has_the_name_of_its_time(db: sqlite3.Connection) -> None:
 
 
 def test_while_two_have_one_id_it_is_not_known_which_it_was(db: sqlite3.Connection) -> None:
-    db.execute("CREATE TABLE grants (container_id TEXT)")
     events.record(db, events.GRANTED, "one", name="a/one")
     db.execute("INSERT INTO grants VALUES ('one')")
     events.record(db, events.GRANTED, "one", name="b/one")
@@ -166,7 +159,6 @@ def test_while_two_have_one_id_it_is_not_known_which_it_was(db: sqlite3.Connecti
 
 
 def test_events_of_a_container_with_a_grant_have_its_name(db: sqlite3.Connection) -> None:
-    db.execute("CREATE TABLE grants (container_id TEXT)")
     events.record(db, events.GRANTED, "one", name="web")
     db.execute("INSERT INTO grants VALUES ('one')")
     events.record(db, events.FAILED, "one", name="web")
@@ -178,7 +170,7 @@ def test_events_of_a_container_with_a_grant_have_its_name(db: sqlite3.Connection
 def test_names_that_others_took_the_place_of_go_with_their_events(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _keep_four(db, monkeypatch)
+    _keep(monkeypatch, 4)
     for number in range(20):
         events.record(db, events.GRANTED, "c", name=f"n{number}")
     assert [each.name for each in events.read(db, 0, 0.0)] == ["n16", "n17", "n18", "n19"]
@@ -189,7 +181,6 @@ def test_a_ledger_that_an_earlier_version_made_has_events_without_names(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "_NAMES_TRIMMED_EVERY", 2)
-    db.execute("CREATE TABLE grants (container_id TEXT)")
     for _ in range(3):
         events.record(db, events.RELEASED, "c")
     assert [each.name for each in events.read(db, 0, 0.0)] == [None] * 3

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +12,8 @@ from xpu_runtime.ledger.grants import Grant, Holding, Slice, Use
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
 from xpu_runtime.linux import proc
+
+from . import granting
 
 #: The number of the host's PID namespace, and of two others.
 HOST, ONE, OTHER = 4026531836, 4026532000, 4026532001
@@ -28,13 +29,8 @@ def move(monkeypatch: pytest.MonkeyPatch) -> Move:
 
 
 @pytest.fixture
-def wanted() -> Iterator[Grant]:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        try:
-            started = proc.start_time(process.pid) or 0
-            yield Grant(0, "c1", "/b", process.pid, started, "", "running", "hook", 0.0, ())
-        finally:
-            process.kill()
+def wanted(holder: granting.Process) -> Grant:
+    return granting.wanted(holder, state="running")
 
 
 def take(uses: dict[str, Use]) -> tuple[Slice, ...]:

@@ -11,6 +11,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,12 @@ def running(path: str, cgroup: Path) -> Iterator[Grant]:
             cgroup.mkdir()
 
 
+def end(running: Grant, cgroup: Path) -> None:
+    os.kill(running.pid, 9)
+    while "populated 0" not in (cgroup / "cgroup.events").read_text():
+        pass  # the test's own time limit ends this
+
+
 def test_grants_of_running_containers_are_entered_again_as_they_were(path: str, running: Grant) -> None:
     os.unlink(path)
     with Ledger(path) as ledger:
@@ -66,23 +73,21 @@ def test_grants_of_running_containers_are_entered_again_as_they_were(path: str, 
         assert other.id > running.id
 
 
-def test_the_pod_that_a_grant_is_of_is_recorded_beside_its_quotas(path: str, running: Grant) -> None:
-    cgroup_records.keep(running, path, proc.this_process(), ["team-a"], ("uid-1", "main"))
-    assert cgroup_records.counts_to(running) == (["team-a"], ("uid-1", "main"))
-    cgroup_records.keep(running, path, proc.this_process(), [], ("uid-1", "main"))
-    assert cgroup_records.counts_to(running) == ([], ("uid-1", "main"))
+def test_a_record_has_the_grants_quotas_and_pod_until_it_is_given_up(path: str, running: Grant) -> None:
+    pod = ("uid-1", "main")
+    for quotas, of_pod in ((["team-a"], None), (["team-a"], pod), ([], pod)):
+        cgroup_records.keep(running, path, proc.this_process(), quotas, of_pod)
+        assert cgroup_records.counts_to(running) == (quotas, of_pod)
     for content in (b"pod:,team-a", b"pod:/main,team-a", b"pod:uid-1/,team-a", b"team-a,\xff"):
         os.setxattr(running.cgroup, f"trusted.xpu-quotas.{running.id}", content)
         assert cgroup_records.counts_to(running)[1] is None
-    cgroup_records.forget(running)
-    assert cgroup_records.counts_to(running) == ([], None)
-
-
-def test_a_released_grant_leaves_no_record(path: str, running: Grant) -> None:
-    cgroup_records.keep(running, path, proc.this_process(), ["team-a"])
-    assert cgroup_records.counts_to(running) == (["team-a"], None)
-    cgroup_records.forget(running)
-    assert [name for name in os.listxattr(running.cgroup) if "xpu" in name] == []
+    for _ in range(2):
+        cgroup_records.forget(running)
+        assert cgroup_records.counts_to(running) == ([], None)
+        assert [name for name in os.listxattr(running.cgroup) if "xpu" in name] == []
+    os.unlink(path)
+    with Ledger(path) as ledger:
+        assert ledger.grants() == []
 
 
 def test_grants_of_ended_containers_are_not_entered_again(path: str, running: Grant, cgroup: Path) -> None:
@@ -91,9 +96,7 @@ def test_grants_of_ended_containers_are_not_entered_again(path: str, running: Gr
     with Ledger(path) as ledger:
         # As long as anybody is in the cgroup, both may be meant.
         assert [grant.id for grant in ledger.grants()] == [running.id, 7]
-    os.kill(running.pid, 9)
-    while "populated 0" not in (cgroup / "cgroup.events").read_text():
-        pass  # the test's own time limit ends this
+    end(running, cgroup)
     os.unlink(path)
     with Ledger(path) as ledger:
         assert ledger.grants() == []
@@ -111,38 +114,27 @@ def test_a_record_that_is_not_ours_is_passed_over(
         assert cgroup_records.running(path, proc.pid_namespace()) == [running]
 
 
-def test_a_record_whose_slice_names_no_holder_is_passed_over(path: str, running: Grant, cgroup: Path) -> None:
-    record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
-    record[4][0] = 8
-    del record[4][9][0][5:]
-    os.setxattr(cgroup, "trusted.xpu.8", json.dumps(record).encode())
-    assert cgroup_records.running(path, proc.pid_namespace()) == [running]
+FORGED_GRANTS: list[tuple[Any, object]] = [
+    *((0, [1]), (0, "x"), (0, 1 << 63), (0, -1), (3, "1"), (3, {}), (3, True)),
+    *((4, 1 << 70), (5, 7), (8, "x")),
+]
+FORGED_SLICES: list[tuple[Any, object]] = [
+    *((0, 0), (2, "1"), (2, 1 << 63), (2, -1), (3, 1), (4, 1.5), (5, 1)),
+    (slice(5, None), []),  # it names no holder
+]
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [(0, [1]), (0, "x"), (0, 1 << 63), (0, -1), (3, "1"), (3, {}), (3, True), (4, 1 << 70), (5, 7), (8, "x")],
+    ("of_slice", "field", "value"),
+    [*((False, *each) for each in FORGED_GRANTS), *((True, *each) for each in FORGED_SLICES)],
 )
 def test_a_forged_record_is_passed_over(
-    path: str, running: Grant, cgroup: Path, field: int, value: object
+    path: str, running: Grant, cgroup: Path, of_slice: bool, field: Any, value: object
 ) -> None:
     record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
-    record[4][field] = value
-    os.setxattr(cgroup, "trusted.xpu.8", json.dumps(record).encode())
-    os.unlink(path)
-    with Ledger(path) as ledger:
-        assert ledger.grants() == [running]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [(0, 0), (2, "1"), (2, 1 << 63), (2, -1), (3, 1), (4, 1.5), (5, 1)]
-)
-def test_a_forged_slice_is_passed_over(
-    path: str, running: Grant, cgroup: Path, field: int, value: object
-) -> None:
-    record = json.loads(os.getxattr(cgroup, f"trusted.xpu.{running.id}"))
-    record[4][0] = 8
-    record[4][9][0][field] = value
+    grant = record[4]
+    grant[0] = 8
+    (grant[9][0] if of_slice else grant)[field] = value
     os.setxattr(cgroup, "trusted.xpu.8", json.dumps(record).encode())
     assert cgroup_records.running(path, proc.pid_namespace()) == [running]
 
@@ -183,9 +175,7 @@ def test_a_ledger_is_not_made_anew_if_another_version_has_started_running_contai
     # Another ledger's, or of a container that has ended.
     (tmp_path / "other").mkdir()
     assert cgroup_records.running(str(tmp_path / "other" / "ledger.db"), proc.pid_namespace()) == []
-    os.kill(running.pid, 9)
-    while "populated 0" not in (cgroup / "cgroup.events").read_text():
-        pass  # the test's own time limit ends this
+    end(running, cgroup)
     with Ledger(path) as ledger:
         assert ledger.grants() == []
 
@@ -209,9 +199,7 @@ def test_a_ledger_is_not_made_anew_if_running_containers_were_granted_elsewhere(
     assert cgroup_records.running(path, 1) == []
     # Nothing is left of an ended container.
     os.setxattr(cgroup, name, whole)
-    os.kill(running.pid, 9)
-    while "populated 0" not in (cgroup / "cgroup.events").read_text():
-        pass  # the test's own time limit ends this
+    end(running, cgroup)
     assert cgroup_records.running(path, 1) == []
 
 
@@ -334,9 +322,7 @@ def test_running_containers_are_searched_once_for_each_new_ledger(
 
 
 def test_a_reaped_grant_leaves_no_record(path: str, running: Grant, cgroup: Path) -> None:
-    os.kill(running.pid, 9)
-    while "populated 0" not in (cgroup / "cgroup.events").read_text():
-        pass  # the test's own time limit ends this
+    end(running, cgroup)
     with Ledger(path) as ledger:
         assert ledger.reap() == [running]
     assert os.listxattr(cgroup) == []
@@ -354,14 +340,6 @@ def test_the_grant_of_a_containers_earlier_life_leaves_no_record(
         assert second is not None
         assert dead == [first]
     assert os.listxattr(cgroup) == [f"trusted.xpu.{running.id}"]
-
-
-def test_a_grant_that_was_given_up_is_not_written_any_more(path: str, running: Grant) -> None:
-    cgroup_records.forget(running)
-    cgroup_records.forget(running)
-    os.unlink(path)
-    with Ledger(path) as ledger:
-        assert ledger.grants() == []
 
 
 def test_entries_in_a_removed_ledger_do_not_count(path: str, running: Grant) -> None:

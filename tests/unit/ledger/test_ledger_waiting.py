@@ -7,7 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -17,12 +17,6 @@ from xpu_runtime.ledger.grants import Grant
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerBusy, LedgerError
 from xpu_runtime.linux import files, lock_holders
-
-
-@pytest.fixture
-def ledger(path: str) -> Iterator[Ledger]:
-    with Ledger(path) as opened:
-        yield opened
 
 
 def test_all_waits_of_a_process_together_have_one_end(path: str, ledger: Ledger) -> None:

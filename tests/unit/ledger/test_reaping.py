@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +21,6 @@ def processes() -> Iterator[list[Process]]:
     yield made
     for process in made:
         process.end()
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger(str(tmp_path / "ledger.db")) as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

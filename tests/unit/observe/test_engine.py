@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from xpu_runtime.doctor.areas import docker
 from xpu_runtime.observe import engine
 
 NOBODY = 65534
@@ -59,32 +56,3 @@ def test_a_process_with_an_engines_name_is_no_engine(program: Path) -> None:
             time.sleep(0.01)
         assert os.readlink(f"/proc/{pid}/exe") == str(program)
         assert pids(program) == []
-
-
-def test_an_engine_that_answers_a_byte_at_a_time_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(docker, "_ANSWER_S", 0.5)
-    path = str(tmp_path / "socket")
-
-    def serve() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{")
-            try:
-                for _ in range(100):
-                    connection.sendall(b" ")
-                    time.sleep(0.1)
-            except OSError:
-                pass  # the asker is gone
-
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen()
-        thread = threading.Thread(target=serve)
-        thread.start()
-        before = time.monotonic()
-        with pytest.raises(TimeoutError):
-            docker.info(path)
-        assert time.monotonic() - before < 3
-        thread.join()
