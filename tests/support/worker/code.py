@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
+from ctypes import byref, c_uint, c_uint64, c_void_p
+
+from .calls import OUT, Calls, buffer, number
 
 PTX = 1
+KERNEL = buffer(b"kernel\0")
 
 
-class Code:
+class Code(Calls):
     cuda: ctypes.CDLL
 
     def linked(self, size: int, path: str) -> list[int]:
         """Links two texts of `size` bytes and a file, launches a kernel of it: result, bytes of the image."""
-        state, image, bytes_of_it = c_void_p(), c_void_p(), c_size_t()
-        module, function = c_void_p(), c_void_p()
-        text = b".version 8.0\n".ljust(size)
-        result = self.cuda.cuLinkCreate_v2(0, None, None, byref(state))
-        for name in (b"one", b"other"):
-            result = result or self.cuda.cuLinkAddData_v2(
-                state, PTX, text, c_size_t(size), name, 0, None, None
-            )
-        result = result or self.cuda.cuLinkAddFile_v2(state, PTX, path.encode(), 0, None, None)
-        result = result or self.cuda.cuLinkComplete(state, byref(image), byref(bytes_of_it))
-        result = result or self.cuda.cuModuleLoadData(byref(module), image)
-        result = result or self.cuda.cuLinkDestroy(state)
-        result = result or self.cuda.cuModuleGetFunction(byref(function), module, b"kernel")
-        result = result or self.cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
-        return [int(result), bytes_of_it.value]
+        text = buffer(b".version 8.0\n".ljust(size))
+        result, state = self.pair("cuLinkCreate_v2", 0, None, None, OUT)
+        for name in (b"one\0", b"other\0"):
+            added = self.code("cuLinkAddData_v2", state, PTX, text, size, buffer(name), 0, None, None)
+            result = result or added
+        result = result or self._add_file(state, path)
+        completed, *image = self.call("cuLinkComplete", state, OUT, OUT)
+        address, bytes_of_it = map(number, image)
+        loaded, module = self.pair("cuModuleLoadData", OUT, address)
+        result = result or completed or loaded or self.code("cuLinkDestroy", state)
+        found, function = self.pair("cuModuleGetFunction", OUT, module, KERNEL)
+        launched = self.code("cuLaunchKernel", function, *[1] * 6, 0, None, None, None)
+        return [result or found or launched, bytes_of_it]
 
     def link_wrongly(self, path: str) -> list[int]:
         """Results: an empty text, an unknown kind, a missing file; an image of nothing; the end."""
-        state, image = c_void_p(), c_void_p()
-        self.cuda.cuLinkCreate_v2(0, None, None, byref(state))
+        state = self.pair("cuLinkCreate_v2", 0, None, None, OUT)[1]
         return [
-            self.cuda.cuLinkAddData_v2(state, PTX, b"", c_size_t(0), None, 0, None, None),
-            self.cuda.cuLinkAddData_v2(state, 6, b"x", c_size_t(1), None, 0, None, None),
-            self.cuda.cuLinkAddFile_v2(state, PTX, path.encode(), 0, None, None),
-            self.cuda.cuLinkComplete(state, byref(image), None),
-            self.cuda.cuLinkDestroy(state),
+            self.code("cuLinkAddData_v2", state, PTX, buffer(b""), 0, None, 0, None, None),
+            self.code("cuLinkAddData_v2", state, 6, buffer(b"x"), 1, None, 0, None, None),
+            self._add_file(state, path),
+            self.code("cuLinkComplete", state, OUT, None),
+            self.code("cuLinkDestroy", state),
         ]
+
+    def _add_file(self, state: int, path: str) -> int:
+        return self.code("cuLinkAddFile_v2", state, PTX, buffer(path.encode() + b"\0"), 0, None, None)
 
     def tensor_map(self, address: int, sizes: list[int], strides: list[int], box: list[int]) -> list[int]:
         """cuTensorMapEncodeTiled of bytes: result, and how many bytes of the map are not 0."""
@@ -62,7 +65,7 @@ class Code:
     def await_values(self, pointer: int) -> list[int]:
         """The results of waiting for a value of 32 and of 64 bits, and of a batch of both."""
         return [
-            self.cuda.cuStreamWaitValue32(None, c_ulonglong(pointer), c_uint(0), 0),
-            self.cuda.cuStreamWaitValue64(None, c_ulonglong(pointer), c_uint64(0), 0),
-            self.cuda.cuStreamBatchMemOp(None, 0, None, 0),
+            self.code("cuStreamWaitValue32", None, pointer, 0, 0),
+            self.code("cuStreamWaitValue64", None, pointer, 0, 0),
+            self.code("cuStreamBatchMemOp", None, 0, None, 0),
         ]

@@ -5,72 +5,63 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_float, c_void_p
 
-
-class Handle(ctypes.Structure):
-    """CUipcEventHandle"""
-
-    _fields_ = [("reserved", ctypes.c_char * 64)]
+from .calls import OUT, Calls, value
 
 
-class Events:
+class Events(Calls):
     cuda: ctypes.CDLL
-    events: list[c_void_p]
+    events: list[int]
 
     def event(self) -> int:
         """Records a new event; its number."""
-        event = c_void_p()
-        if self.cuda.cuEventCreate(byref(event), 0) or self.cuda.cuEventRecord(event, None):
+        result, number = self.event_create(0)
+        if result or self.event_record(number):
             raise RuntimeError("no event")
-        self.events.append(event)
-        return len(self.events) - 1
+        return number
 
     def event_create(self, flags: int) -> list[int]:
         """Result and number."""
-        event = c_void_p()
-        return [self.cuda.cuEventCreate(byref(event), flags), self._numbered(event)]
+        return self._numbered(self.pair("cuEventCreate", OUT, flags))
 
     def event_record(self, number: int) -> int:
-        return int(self.cuda.cuEventRecord(self.events[number], None))
+        return self.code("cuEventRecord", self.events[number], None)
 
     def event_query(self, number: int) -> int:
-        return int(self.cuda.cuEventQuery(self.events[number]))
+        return self.code("cuEventQuery", self.events[number])
 
     def event_synchronize(self, number: int) -> int:
-        return int(self.cuda.cuEventSynchronize(self.events[number]))
+        return self.code("cuEventSynchronize", self.events[number])
 
     def event_await(self, number: int) -> int:
         """Makes the default stream's later work wait for it."""
-        return int(self.cuda.cuStreamWaitEvent(None, self.events[number], 0))
+        return self.code("cuStreamWaitEvent", None, self.events[number], 0)
 
     def event_destroy(self, number: int) -> int:
-        return int(self.cuda.cuEventDestroy_v2(self.events[number]))
+        return self.code("cuEventDestroy_v2", self.events[number])
 
     def event_ipc_get(self, number: int) -> list[int | str]:
-        handle = ctypes.create_string_buffer(64)
-        return [self.cuda.cuIpcGetEventHandle(handle, self.events[number]), handle.raw.hex()]
+        return self.call("cuIpcGetEventHandle", {"out": 64}, self.events[number])
 
     def event_ipc_open(self, handle: str) -> list[int]:
         """Result and number."""
-        event = c_void_p()
-        passed = Handle.from_buffer_copy(bytes.fromhex(handle))
-        return [self.cuda.cuIpcOpenEventHandle(byref(event), passed), self._numbered(event)]
+        return self._numbered(self.pair("cuIpcOpenEventHandle", OUT, value(handle)))
 
     def event_ipc_reopen(self, handle: str, times: int) -> int:
-        """Opens and destroys it twice; the first result that is not 0."""
-        event = c_void_p()
-        passed = Handle.from_buffer_copy(bytes.fromhex(handle))
+        """Opens and destroys it as often; the first result that is not 0."""
         result = 0
         for _ in range(times):
-            result = result or self.cuda.cuIpcOpenEventHandle(byref(event), passed)
-            result = result or self.cuda.cuEventDestroy_v2(event)
-        return int(result)
+            opened, event = self.pair("cuIpcOpenEventHandle", OUT, value(handle))
+            result = result or opened or self.code("cuEventDestroy_v2", event)
+        return result
 
     def elapsed(self, start: int, end: int) -> list[float]:
         """Result and milliseconds."""
         took = c_float()
-        result = self.cuda.cuEventElapsedTime(byref(took), self.events[start], self.events[end])
-        return [result, took.value]
+        events = [c_void_p(self.events[at]) for at in (start, end)]
+        return [self.cuda.cuEventElapsedTime(byref(took), *events), took.value]
 
-    def _numbered(self, event: c_void_p) -> int:
+    def _numbered(self, made: list[int]) -> list[int]:
+        """A result and an event, with its number in its place."""
+        result, event = made
         self.events.append(event)
-        return len(self.events) - 1
+        return [result, len(self.events) - 1]

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
+from ctypes import byref, c_int, c_ulonglong, c_void_p
+
+from .calls import OUT, Calls, buffer
 
 #: cuGetExportTable's ids of the tables about a thread, about contexts and streams, and about modules; and of
 #: the table of multiprocessors' places.
@@ -28,48 +30,38 @@ class Config(ctypes.Structure):
     ]
 
 
-class Kernels:
+class Kernels(Calls):
     cuda: ctypes.CDLL
     module: c_void_p
 
     def device_attributes(self, numbers: list[int], device: int = 0) -> list[int]:
         """cuDeviceGetAttribute's values; -1 for an error."""
-        value = c_int()
-        return [
-            -1 if self.cuda.cuDeviceGetAttribute(byref(value), number, device) else value.value
-            for number in numbers
-        ]
+        told = [self.pair("cuDeviceGetAttribute", OUT, number, device) for number in numbers]
+        return [-1 if result else value for result, value in told]
 
     def kernel_set(self, attribute: int, value: int) -> list[int]:
         """Sets an attribute of a kernel and reads it back: both results, and the value."""
-        kernel, told = self._kernel(), c_int()
-        result = self.cuda.cuFuncSetAttribute(kernel, attribute, value)
-        return [result, self.cuda.cuFuncGetAttribute(byref(told), attribute, kernel), told.value]
+        kernel = self._kernel()
+        result = self.code("cuFuncSetAttribute", kernel, attribute, value)
+        return [result, *self.pair("cuFuncGetAttribute", OUT, attribute, kernel)]
 
     def blocks(self, threads: int, shared: int) -> list[int]:
         """How many blocks fit on a multiprocessor: result and number."""
-        told = c_int()
-        result = self.cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            byref(told), self._kernel(), threads, c_size_t(shared)
-        )
-        return [result, told.value]
+        name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        return self.pair(name, OUT, self._kernel(), threads, shared)
 
     def shared_for(self, blocks: int) -> list[int]:
         """How much shared memory each of so many blocks of a multiprocessor can have: result and bytes."""
-        told = c_size_t()
-        result = self.cuda.cuOccupancyAvailableDynamicSMemPerBlock(byref(told), self._kernel(), blocks, 32)
-        return [result, told.value]
+        return self.pair("cuOccupancyAvailableDynamicSMemPerBlock", OUT, self._kernel(), blocks, 32)
 
     def clusters(self, size: int, threads: int, shared: int = 0) -> list[int]:
         """How many clusters of `size` blocks fit on the device, and how large they may be, with results."""
         attribute = (ctypes.c_uint * 18)(CLUSTER_DIMENSION, 0, size, 1, 1)
         config = Config((1, 1, 1, threads, 1, 1, shared), None, ctypes.addressof(attribute), 1)
-        fit, largest = c_int(), c_int()
+        asked = (OUT, self._kernel(), ctypes.addressof(config))
         return [
-            self.cuda.cuOccupancyMaxActiveClusters(byref(fit), self._kernel(), byref(config)),
-            fit.value,
-            self.cuda.cuOccupancyMaxPotentialClusterSize(byref(largest), self._kernel(), byref(config)),
-            largest.value,
+            *self.pair("cuOccupancyMaxActiveClusters", *asked),
+            *self.pair("cuOccupancyMaxPotentialClusterSize", *asked),
         ]
 
     def numbers_by_tables(self) -> list[int]:
@@ -102,20 +94,26 @@ class Kernels:
     def load_library(self, size: int, options: list[int]) -> list[int]:
         """Loads a text of `size` bytes as a library, with options that have no values, and overwrites it
         before a kernel is launched: both results."""
-        library, kernel = c_void_p(), c_void_p()
         text = ctypes.create_string_buffer(b".version 8.0\n".ljust(size))
-        loaded = self.cuda.cuLibraryLoadData(
-            byref(library), text, None, None, 0, (c_int * len(options))(*options), None, len(options)
+        given = (c_int * len(options))(*options)
+        loaded, library = self.pair(
+            "cuLibraryLoadData",
+            OUT,
+            ctypes.addressof(text),
+            None,
+            None,
+            0,
+            buffer(bytes(given)),
+            None,
+            len(options),
         )
         ctypes.memset(text, 0, size)
-        result = loaded or self.cuda.cuLibraryGetKernel(byref(kernel), library, b"kernel")
-        result = result or self.cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
-        return [loaded, result]
+        found, kernel = self.pair("cuLibraryGetKernel", OUT, library, buffer(b"kernel\0"))
+        launched = self.code("cuLaunchKernel", kernel, *[1] * 6, 0, None, None, None)
+        return [loaded, loaded or found or launched]
 
-    def _kernel(self) -> c_void_p:
-        kernel = c_void_p()
-        self.cuda.cuModuleGetFunction(byref(kernel), self.module, b"kernel")
-        return kernel
+    def _kernel(self) -> int:
+        return self.pair("cuModuleGetFunction", OUT, self.module.value, buffer(b"kernel\0"))[1]
 
     def _entry(self, table: bytes, number: int) -> Callable[..., int]:
         """A function of a private table."""

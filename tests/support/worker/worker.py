@@ -12,12 +12,13 @@ import json
 import os
 import signal
 import sys
-from ctypes import byref, c_char_p, c_int, c_size_t, c_ulonglong, c_void_p
+from ctypes import byref, c_char_p, c_void_p
 from typing import Any
 
 import pynvml
 
 sys.path[0] = os.path.dirname(os.path.dirname(sys.path[0]))  # tests: this file is run by its path
+from support.worker.calls import OUT, buffer, called, number  # noqa: E402
 from support.worker.code import Code  # noqa: E402
 from support.worker.events import Events  # noqa: E402
 from support.worker.kernels import Kernels  # noqa: E402
@@ -32,15 +33,18 @@ class Worker(Memory, Events, Code, Kernels):
         self.cuda = ctypes.CDLL(f"{folder}/libcuda.so.1")
         pynvml.nvmlLib = ctypes.CDLL(f"{folder}/libnvidia-ml.so.1")
         self.module = c_void_p()
-        self.contexts: list[c_void_p] = []
-        self.events: list[c_void_p] = []
+        self.contexts: list[int] = []
+        self.events: list[int] = []
+
+    def call(self, name: str, *arguments: Any) -> list[Any]:
+        return called(getattr(self.cuda, name), *arguments)
 
     def pid(self) -> int:
         return os.getpid()
 
     def init(self) -> int:
         """cuInit's result."""
-        return int(self.cuda.cuInit(0))
+        return self.code("cuInit", 0)
 
     def start(self, device: int = 0) -> int:
         """cuInit and the primary context of a device, made current; the first result that is not 0."""
@@ -51,68 +55,41 @@ class Worker(Memory, Events, Code, Kernels):
 
     def create(self, device: int = 0) -> int:
         """Makes a context of its own; cuCtxCreate's result."""
-        context = c_void_p()
-        result = self.cuda.cuCtxCreate_v2(byref(context), 0, device)
+        result, context = self.pair("cuCtxCreate_v2", OUT, 0, device)
         self.contexts.append(context)
-        return int(result)
+        return result
 
     def destroy(self, number: int) -> int:
-        return int(self.cuda.cuCtxDestroy_v2(self.contexts[number]))
-
-    def alloc(self, size: int) -> list[int]:
-        """cuMemAlloc's result and the pointer."""
-        pointer = c_ulonglong()
-        return [self.cuda.cuMemAlloc_v2(byref(pointer), c_size_t(size)), pointer.value]
+        return self.code("cuCtxDestroy_v2", self.contexts[number])
 
     def managed(self, size: int) -> int:
-        return int(self.cuda.cuMemAllocManaged(byref(c_ulonglong()), c_size_t(size), 1))
+        return self.alloc_managed(size)[0]
 
     def pitch(self, width: int, height: int) -> list[int]:
-        pitch = c_size_t()
-        pointer = c_ulonglong()
-        result = self.cuda.cuMemAllocPitch_v2(
-            byref(pointer), byref(pitch), c_size_t(width), c_size_t(height), 4
-        )
-        return [result, pitch.value]
-
-    def free(self, pointer: int) -> int:
-        return int(self.cuda.cuMemFree_v2(c_ulonglong(pointer)))
+        """Result and pitch."""
+        result, _, pitch = self.call("cuMemAllocPitch_v2", OUT, OUT, width, height, 4)
+        return [result, number(pitch)]
 
     def write(self, pointer: int, text: str) -> int:
-        raw = text.encode()
-        return int(self.cuda.cuMemcpyHtoD_v2(c_ulonglong(pointer), raw, c_size_t(len(raw))))
+        return self.code("cuMemcpyHtoD_v2", pointer, buffer(text.encode()), len(text.encode()))
 
     def read(self, pointer: int, size: int) -> list[Any]:
-        buffer = ctypes.create_string_buffer(size)
-        result = self.cuda.cuMemcpyDtoH_v2(buffer, c_ulonglong(pointer), c_size_t(size))
-        return [result, buffer.raw.decode("latin-1")]
+        result, content = self.call("cuMemcpyDtoH_v2", {"out": size}, pointer, size)
+        return [result, bytes.fromhex(content).decode("latin-1")]
 
     def copy(self, to: int, source: int, size: int) -> int:
-        return int(self.cuda.cuMemcpyDtoD_v2(c_ulonglong(to), c_ulonglong(source), c_size_t(size)))
+        return self.code("cuMemcpyDtoD_v2", to, source, size)
 
-    def fill(self, pointer: int, value: int, size: int) -> int:
-        return int(self.cuda.cuMemsetD8_v2(c_ulonglong(pointer), ctypes.c_ubyte(value), c_size_t(size)))
-
-    def info(self) -> list[int]:
-        """cuMemGetInfo: result, free, total."""
-        free, total = c_size_t(), c_size_t()
-        return [self.cuda.cuMemGetInfo_v2(byref(free), byref(total)), free.value, total.value]
+    def fill(self, pointer: int, byte: int, size: int) -> int:
+        return self.code("cuMemsetD8_v2", pointer, byte, size)
 
     def total(self, device: int = 0) -> int:
-        total = c_size_t()
-        self.cuda.cuDeviceTotalMem_v2(byref(total), device)
-        return total.value
+        return self.pair("cuDeviceTotalMem_v2", OUT, device)[1]
 
     def devices(self) -> list[str]:
         """The UUIDs of CUDA's devices, as hexadecimal digits."""
-        count = c_int()
-        self.cuda.cuDeviceGetCount(byref(count))
-        found = []
-        for number in range(count.value):
-            raw = ctypes.create_string_buffer(16)
-            self.cuda.cuDeviceGetUuid_v2(raw, number)
-            found.append(raw.raw.hex())
-        return found
+        count = self.pair("cuDeviceGetCount", OUT)[1]
+        return [self.call("cuDeviceGetUuid_v2", {"out": 16}, device)[1] for device in range(count)]
 
     def launch(self, name: str, times: int = 1) -> int:
         """The first result that is not 0."""
@@ -123,11 +100,11 @@ class Worker(Memory, Events, Code, Kernels):
         return int(result)
 
     def synchronize(self) -> int:
-        return int(self.cuda.cuCtxSynchronize())
+        return self.code("cuCtxSynchronize")
 
     def query(self) -> int:
         """cuStreamQuery of the default stream."""
-        return int(self.cuda.cuStreamQuery(None))
+        return self.code("cuStreamQuery", None)
 
     def timed(self, name: str, times: int = 1) -> list[float]:
         """Result, and the device's milliseconds for some kernels.
@@ -142,7 +119,7 @@ class Worker(Memory, Events, Code, Kernels):
             start = self.event()
             self.launch(name, times)
             end = self.event()
-            in_time = self.cuda.cuEventQuery(self.events[start]) == NOT_READY
+            in_time = self.event_query(start) == NOT_READY
             self.synchronize()
             if in_time:
                 return self.elapsed(start, end)
@@ -165,11 +142,7 @@ class Worker(Memory, Events, Code, Kernels):
     def p2p(self, device: int, other: int, kind: int) -> Any:
         """nvmlDeviceGetP2PStatus of two devices; an error as in nvml()."""
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in (device, other)]
-        try:
-            return pynvml.nvmlDeviceGetP2PStatus(*handles, kind)
-        except pynvml.NVMLError as error:
-            return {"error": error.value}
+        return self.nvml("nvmlDeviceGetP2PStatus", device, pynvml.nvmlDeviceGetHandleByIndex(other), kind)
 
     def count(self) -> Any:
         """The UUIDs of NVML's devices, or the error."""
