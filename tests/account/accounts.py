@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,7 @@ class Account:
         page = (self.place.pages / pages.USAGE).read_bytes()
         at = 1024 + 64 * device
         return (int.from_bytes(page[at : at + 8], "little") >> 31) * GRAIN
+
+
+#: `make(GIB)` is an account of one device with that limit: the fixture `account`.
+Make = Callable[..., Account]

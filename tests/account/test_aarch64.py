@@ -11,9 +11,7 @@ import pytest
 from support import MIB
 from xpu_runtime.limits import pages
 
-from .accounts import LINEAR, Account, Process
-
-Make = Callable[..., Account]
+from .accounts import LINEAR, Account, Make, Process
 
 
 @pytest.fixture

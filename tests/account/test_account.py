@@ -14,9 +14,8 @@ import pytest
 from support import GIB, MIB
 from xpu_runtime.limits import pages
 
-from .accounts import ARRAY, FREED_EXPORTED, GRAIN, LINEAR, OVERHEAD, POOL, VMM, Account, Process
+from .accounts import ARRAY, FREED_EXPORTED, GRAIN, LINEAR, OVERHEAD, POOL, VMM, Make, Process
 
-Make = Callable[..., Account]
 LARGEST = (1 << 64) - 1
 
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from xpu_runtime.limits import pages
 
-from .accounts import Account, Process
-
-Make = Callable[..., Account]
+from .accounts import Account, Make, Process
 
 MS, S = 1_000_000, 1_000_000_000
 #: From native/account/budget.h and native/abi/page.h.

@@ -15,9 +15,8 @@ import pytest
 
 from support import MIB
 
-from .accounts import LINEAR, Account, Process
+from .accounts import LINEAR, Account, Make, Process
 
-Make = Callable[..., Account]
 LINE = (
     "xpu: out of memory by this container's limit, not the card's: 2.5 MiB requested, 1.5 MiB free of the "
     "2 MiB of its slice of GPU 0 (XPU_LOG=off hides this line)\n"

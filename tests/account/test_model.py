@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 
 from support import MIB
 
-from .accounts import FREED_EXPORTED, GRAIN, Account, Process
+from .accounts import FREED_EXPORTED, GRAIN, Account, Make, Process
 
-Make = Callable[..., Account]
 LIMIT = MIB
 
 sizes = st.one_of(

@@ -10,37 +10,30 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support import GIB, MIB
+from support.sharing_time import until
 from xpu_runtime.limits import pages
 
-from .accounts import ARRAY, LINEAR, VMM, Account
+from .accounts import ARRAY, LINEAR, VMM, Account, Make
 
-Make = Callable[..., Account]
 NOBODY = 65534
 
 
-def test_a_killed_process_gives_back_all_of_its_memory(account: Make) -> None:
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_end_of_a_process_gives_back_all_of_its_memory(account: Make, killed: bool) -> None:
     here = account(MIB)
     first, second = here.start(), here.start()
     assert first.charge(MIB) and not second.charge(1)
-    first.kill()
+    if killed:
+        first.kill()
+    else:
+        first.popen.communicate(timeout=10)
     assert second.charge(MIB)
     assert len(here.usage()) == 1
-
-
-def test_a_process_that_ends_by_itself_gives_back_too(account: Make) -> None:
-    here = account(MIB)
-    first, second = here.start(), here.start()
-    assert first.charge(MIB)
-    assert first.popen.stdin
-    first.popen.stdin.close()
-    assert first.popen.wait(timeout=10) == 0
-    assert second.used() == 0
 
 
 @pytest.mark.parametrize("how", ["fork", "clone"])
@@ -69,7 +62,7 @@ def test_a_child_keeps_its_own_memory_when_its_parent_dies(account: Make) -> Non
     assert other.used() == MIB // 4
     assert [entry.pid for entry in here.usage() if entry.used] == [int(child)]
     os.kill(int(child), signal.SIGKILL)
-    _until(lambda: other.used() == 0)
+    until(lambda: other.used() == 0, "the child, which is not ours, has ended")
 
 
 def test_a_child_that_uses_no_device_keeps_nothing_alive(account: Make) -> None:
@@ -114,7 +107,7 @@ def test_processes_of_another_pid_namespace_share_the_account(account: Make) -> 
     assert outside.used() == MIB // 2
     assert [entry.pid for entry in here.usage() if entry.used] == [1, 1]
     inside[0].kill()
-    _until(lambda: outside.used() == MIB // 4)
+    until(lambda: outside.used() == MIB // 4, "the namespace's process has ended")
     assert inside[1].own() == MIB // 4
 
 
@@ -126,7 +119,7 @@ def test_a_pid_that_another_process_has_keeps_no_dead_process_alive(account: Mak
     first.kill()
     second = here.start("unshare", "--pid", "--fork", "--kill-child")
     assert second.ask("pid") == "1"
-    _until(lambda: second.used() == 0)
+    until(lambda: second.used() == 0, "the namespace's process has ended")
     assert second.charge(MIB)
 
 
@@ -353,11 +346,3 @@ def _lock(here: Account, first: int, count: int) -> int:
     # struct flock: l_type, l_whence, l_start, l_len, l_pid
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, first, count, 0))
     return fd
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    """Waits for the kernel: the end of a process that is not our child."""
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

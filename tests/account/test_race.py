@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
 from support import MIB
 
-from .accounts import Account
-
-Make = Callable[..., Account]
+from .accounts import Account, Make
 
 
 def race(here: Account, mode: str, processes: int, size: int, milliseconds: int = 2000) -> dict[str, int]:

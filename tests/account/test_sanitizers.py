@@ -13,9 +13,8 @@ import pytest
 from support import GIB, MIB
 from xpu_runtime.limits import pages
 
-from .accounts import ARRAY, LINEAR, VMM, Account, Process
+from .accounts import ARRAY, LINEAR, VMM, Account, Make, Process
 
-Make = Callable[..., Account]
 KINDS = ("address,undefined", "thread")
 
 

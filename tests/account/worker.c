@@ -73,30 +73,35 @@ static void *charge_and_give_back(void *argument) {
     return NULL;
 }
 
-static void threads(int count, int rounds) {
-    pthread_t running[64];
-    struct share shares[64];
-    int refused = 0;
+static pthread_t running[64];
+static struct share shares[64];
+
+static void begin_threads(int count, int rounds) {
     for (int at = 0; at < count; at++) {
         shares[at] = (struct share){rounds, (unsigned)at + 1, 0};
         pthread_create(&running[at], NULL, charge_and_give_back, &shares[at]);
     }
+}
+
+/* The number of refused charges. */
+static int join_threads(int count) {
+    int refused = 0;
     for (int at = 0; at < count; at++) {
         pthread_join(running[at], NULL);
         refused += shares[at].refused;
     }
-    say("%d", refused);
+    return refused;
+}
+
+static void threads(int count, int rounds) {
+    begin_threads(count, rounds);
+    say("%d", join_threads(count));
 }
 
 /* Forks while other threads charge. Each child charges too. */
 static void forks(int count, int times) {
-    pthread_t running[64];
-    struct share shares[64];
     int failed = 0;
-    for (int at = 0; at < count; at++) {
-        shares[at] = (struct share){times * 2000, (unsigned)at + 1, 0};
-        pthread_create(&running[at], NULL, charge_and_give_back, &shares[at]);
-    }
+    begin_threads(count, times * 2000);
     for (int time = 0; time < times; time++) {
         pid_t child = fork();
         if (child == 0)
@@ -105,11 +110,7 @@ static void forks(int count, int times) {
         waitpid(child, &status, 0);
         failed += status != 0;
     }
-    for (int at = 0; at < count; at++) {
-        pthread_join(running[at], NULL);
-        failed += shares[at].refused;
-    }
-    say("%d", failed);
+    say("%d", failed + join_threads(count));
 }
 
 static volatile sig_atomic_t handled, charged;

@@ -44,6 +44,10 @@ def namespace(*command: str) -> Iterator[int]:
             holder.kill()
 
 
+#: `make("XPU_MEM=4G", args=["nvidia-smi"], change=edit_spec)` is a bundle: the fixture `bundles`.
+Bundles = Callable[..., Path]
+
+
 class Node:
     """The runtime as installed, on a node with devices of its own."""
 

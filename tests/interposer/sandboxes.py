@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,18 @@ class Sandbox:
         self.driver_root = root
         self.interposers = interposers
 
+    @property
+    def driver(self) -> Path:
+        """The folder of the driver's own libraries."""
+        (found,) = Path(self.driver_root).glob("usr/lib/*-linux-gnu")
+        return found
+
     def command(self, arguments: list[str], setup: str = "") -> list[str]:
         """The command that runs `arguments` in the sandbox; `setup`: shell that runs before it."""
-        (driver,) = Path(self.driver_root).glob("usr/lib/*-linux-gnu")
         return sandboxes.command(
             arguments,
             pages=str(self.pages),
-            real=str(driver),
+            real=str(self.driver),
             interposers=str(self.interposers),
             simulation=self.driver_root,
             setup=setup,
@@ -98,6 +104,10 @@ class Sandbox:
         return (int.from_bytes(page[at : at + 8], "little") >> 31) * 512
 
 
+#: `make(4 * GIB)` is a new sandbox with that limit: the fixture `sandbox`.
+Make = Callable[..., Sandbox]
+
+
 def uuids(root: str, kind: str = "") -> list[str]:
     """The UUIDs of the cards below a driver root, by its nvidia-smi; `kind`: the driver's sanitizers."""
     (smi,) = Path(root).glob("usr/bin/nvidia-smi")
@@ -113,12 +123,11 @@ def uuids(root: str, kind: str = "") -> list[str]:
     return listed.stdout.split()
 
 
-def compile_c(source: Path, out: Path, *options: str) -> Path:
+def compile_c(source: Path, out: Path, *options: str | Path) -> Path:
     """Compiles a test program with the machine's compiler."""
     compiler = shutil.which("gcc") or "cc"
-    subprocess.run(
-        [compiler, "-std=c11", "-O2", "-g", "-Wall", "-Werror", "-o", out, source, *options], check=True
-    )
+    flags = ["-std=c11", "-O2", "-g", "-Wall", "-Werror", "-pthread"]
+    subprocess.run([compiler, *flags, "-o", out, source, *options], check=True)
     return out
 
 

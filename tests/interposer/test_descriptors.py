@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
-from typing import Any
+import pytest
 
 from support import GIB, MIB
 
-from .calls import OUT, SUCCESS, Start, kinds
-from .sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
-
-#: A card whose contexts take 300 MiB.
-HEAVY: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300}]}
-NOT_PERMITTED = 800
+from .calls import HEAVY, NOT_PERMITTED, OUT, SUCCESS, Start, kinds
+from .sandboxes import Make
 
 
-def test_a_lack_at_the_first_call_is_no_refusal_for_ever(caller: Start) -> None:
+def test_a_lack_at_the_first_call_is_told_and_no_refusal_for_ever(
+    caller: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
     user = caller(GIB, topology=HEAVY, device=None)
     assert user.without_descriptors("cuInit", 0)[0] == NOT_PERMITTED
     assert user.start() == SUCCESS
     user.get("cuMemAlloc_v2", OUT, 4 * MIB)
     assert kinds(user.sandbox) == {"linear": 4 * MIB, "overhead": 300 * MIB}
+    user.end()
+    assert "no file descriptor left: close some or raise `ulimit -n`" in capfd.readouterr().err
 
 
 def test_a_lack_at_the_first_context_is_no_refusal_for_ever(caller: Start) -> None:
@@ -33,21 +29,6 @@ def test_a_lack_at_the_first_context_is_no_refusal_for_ever(caller: Start) -> No
     assert user.start() == SUCCESS
     user.get("cuMemAlloc_v2", OUT, 4 * MIB)
     assert kinds(user.sandbox) == {"linear": 4 * MIB, "overhead": 300 * MIB}
-
-
-def test_the_line_names_the_lack_of_descriptors(sandbox: Make) -> None:
-    script = """
-import ctypes, resource
-cuda = ctypes.CDLL("libcuda.so.1")
-limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-codes = [cuda.cuInit(0)]
-resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-print(codes + [cuda.cuInit(0)])
-"""
-    done: subprocess.CompletedProcess[str] = sandbox(GIB).python(script)
-    assert done.stdout == f"[{NOT_PERMITTED}, {SUCCESS}]\n"
-    assert "no file descriptor left: close some or raise `ulimit -n`" in done.stderr
 
 
 def test_nvml_works_again_after_a_lack_of_descriptors(sandbox: Make) -> None:

@@ -6,16 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from support import GIB, REPOSITORY
 
-from .sandboxes import Sandbox
-
-Sandboxes = Callable[..., Sandbox]
+from .sandboxes import Make
 
 #: Uses CUDA and NVML, then prints the number of its threads and how the limit was held.
 PROGRAM = """
@@ -33,15 +29,14 @@ print(len(os.listdir("/proc/self/task")) - before, total.value, result)
 """
 
 
-def threads_of_the_driver(sandbox: Sandboxes) -> int:
+def threads_of_the_driver(sandbox: Make) -> int:
     """The threads that the simulated driver's libraries start by themselves."""
-    (libraries,) = Path(sandbox(GIB).driver_root).glob("usr/lib/*-linux-gnu")
-    environ = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(sandbox(GIB).driver)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True)
     return int(done.stdout.split()[0])
 
 
-def test_without_a_cap_on_cores_no_thread_is_started(sandbox: Sandboxes) -> None:
+def test_without_a_cap_on_cores_no_thread_is_started(sandbox: Make) -> None:
     done = sandbox(GIB).python(PROGRAM)
     assert int(done.stdout.split()[0]) == threads_of_the_driver(sandbox), done.stderr
 
@@ -56,7 +51,7 @@ def test_without_a_cap_on_cores_no_thread_is_started(sandbox: Sandboxes) -> None
     ],
     ids=lambda environ: next(iter(environ)),
 )
-def test_no_environment_variable_lifts_a_limit(sandbox: Sandboxes, environ: dict[str, str]) -> None:
+def test_no_environment_variable_lifts_a_limit(sandbox: Make, environ: dict[str, str]) -> None:
     done = sandbox(GIB).python(PROGRAM, env=environ)
     assert done.stdout.split()[1:] == [str(GIB), "2"], done.stderr
 

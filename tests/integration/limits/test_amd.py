@@ -5,7 +5,6 @@ There is no card behind the device nodes: whether the device cgroup allows one s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ import pytest
 
 from support.amd import DRM, GIB, KFD, Tree
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from ..inside import ALLOWED, DENIED, may_mknod, open_devices, openings
-
-Bundles = Callable[..., Path]
 
 FIRST, SECOND = "GPU-00000000000000a1", "GPU-00000000000000a2"
 GPU0, GPU1, COMPUTE = f"{DRM}:128", f"{DRM}:129", f"{KFD[0]}:{KFD[1]}"

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from ..inside import tree
 from ..refusals import log_entries, refused
-
-Bundles = Callable[..., Path]
 
 
 @pytest.fixture

@@ -15,9 +15,7 @@ import pytest
 from support import GIB, REPOSITORY
 from xpu_runtime.linux import proc
 
-from ..conftest import Node
-
-Bundles = Callable[..., Path]
+from ..conftest import Bundles, Node
 
 
 @pytest.fixture(scope="session")

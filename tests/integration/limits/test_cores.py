@@ -6,7 +6,6 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ import pytest
 from support import GIB, timing
 from xpu_runtime.limits import folders, pages, usage_page
 
-from ..conftest import Node
-
-Bundles = Callable[..., Path]
+from ..conftest import Bundles, Node
 
 SLEEP = ["sleep", "1000"]
 #: The driver of each topology, and the backend that holds memory there.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +17,7 @@ from support import GIB
 from support.sharing_time import until
 
 from ..agent_http import sim_driver
-from ..conftest import Node, processes_of
+from ..conftest import Bundles, Node, processes_of
 
 SLEEP = ["sleep", "1000"]
 
@@ -32,9 +32,7 @@ def hanging(node: Node) -> Iterator[None]:
         os.kill(driver, signal.SIGCONT)
 
 
-def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
-    node: Node, bundles: Callable[..., Path]
-) -> None:
+def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4-R580")
     container = node.start(bundles("XPU_MEM=2G", args=["sleep", "1000"]))
     whole_uuid = node.xpu("devices", "-q").stdout.strip()
@@ -73,7 +71,7 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("words", [("devices",), ("set", "--mem", "1G")], ids=["devices", "set"])
 def test_a_command_that_is_ended_leaves_nothing_in_the_driver(
-    node: Node, bundles: Callable[..., Path], words: tuple[str, ...], number: signal.Signals
+    node: Node, bundles: Bundles, words: tuple[str, ...], number: signal.Signals
 ) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=2G", args=SLEEP))
@@ -95,7 +93,7 @@ def test_a_command_that_is_ended_leaves_nothing_in_the_driver(
         until(lambda: not asking(), "none is left")
 
 
-def test_slices_of_ended_containers_are_given_back(node: Node, bundles: Callable[..., Path]) -> None:
+def test_slices_of_ended_containers_are_given_back(node: Node, bundles: Bundles) -> None:
     """The limit of the cgroup, which stays, is the driver's."""
     node.sim("1xT4")
     node.start(bundles("XPU_MEM=2G", args=SLEEP))
@@ -111,7 +109,7 @@ def test_slices_of_ended_containers_are_given_back(node: Node, bundles: Callable
 
 @pytest.mark.parametrize("words", [("set", "--cores", "50"), ("release",)], ids=["set", "release"])
 def test_a_dead_container_whose_limit_the_driver_holds_keeps_no_command(
-    node: Node, bundles: Callable[..., Path], words: tuple[str, ...]
+    node: Node, bundles: Bundles, words: tuple[str, ...]
 ) -> None:
     """The request needs no driver: the interposers hold cores."""
     node.sim("1xT4")
@@ -130,7 +128,7 @@ def test_a_dead_container_whose_limit_the_driver_holds_keeps_no_command(
     assert shown["cores_in_force"] == entry["cores"]
 
 
-def test_less_than_is_in_use_perhaps_takes_force(node: Node, bundles: Callable[..., Path]) -> None:
+def test_less_than_is_in_use_perhaps_takes_force(node: Node, bundles: Bundles) -> None:
     """A process beside the account may have more than the account says."""
     node.sim("1xT4-R580")
     container = node.start(bundles("XPU_MEM=2G", args=["cuda-probe", "alloc", "200", "--hold"]))
@@ -144,7 +142,7 @@ def test_less_than_is_in_use_perhaps_takes_force(node: Node, bundles: Callable[.
 
 
 def test_a_caller_that_ignores_its_children_is_told_what_came_of_a_change(
-    node: Node, bundles: Callable[..., Path]
+    node: Node, bundles: Bundles
 ) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=4G", args=SLEEP))

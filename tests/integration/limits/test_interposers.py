@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ import pytest
 from support import MIB
 from xpu_runtime.limits import pages
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from ..refusals import refused
 
-Bundles = Callable[..., Path]
 FOLDER = "/usr/lib/xpu"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import pytest
 
 from support import GIB
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from ..inside import ALLOWED, DENIED, may_mknod, open_devices, openings
 
-Bundles = Callable[..., Path]
 GPU0, GPU1, CONTROL, MODESET = "195:0", "195:1", "195:255", "195:254"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,9 +12,7 @@ import pytest
 from support import GIB, MIB
 from xpu_runtime.ledger.store import Ledger
 
-from ..conftest import Node
-
-Bundles = Callable[..., Path]
+from ..conftest import Bundles, Node
 
 #: The driver of each topology, and the backend that holds a memory limit there.
 TOPOLOGY = {"driver": "2xT4", "library": "2xT4-R580"}

@@ -4,29 +4,18 @@
  * nothing.
  */
 #define _GNU_SOURCE
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "../../../native/headers/cuda/cuda_api.h"
+#include "../must.h"
 
 enum { ALLOCATIONS = 300, SIZE = 2 << 20, SIDE = 1024 };
 
-#define DO(call)                                                                                             \
-    do {                                                                                                     \
-        int result_ = (call);                                                                                \
-        if (result_) {                                                                                       \
-            fprintf(stderr, "%s: %d\n", #call, result_);                                                     \
-            exit(2);                                                                                         \
-        }                                                                                                    \
-    } while (0)
-
 static void start(void) {
     CUcontext context;
-    DO(cuInit(0));
-    DO(cuDevicePrimaryCtxRetain(&context, 0));
-    DO(cuCtxSetCurrent(context));
+    MUST(cuInit(0));
+    MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    MUST(cuCtxSetCurrent(context));
 }
 
 /* A tile of a sparse array, and memory that is bound to a multicast object. */
@@ -44,12 +33,12 @@ static void attach(void) {
         .subresource.sparseLevel = {.extentWidth = SIDE, .extentHeight = 1, .extentDepth = 1},
         .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
         .deviceBitMask = 1};
-    DO(cuArray3DCreate_v2(&tile.resource.array, &shape));
-    DO(cuMemCreate(&tile.memHandle.memHandle, SIZE, &properties, 0));
-    DO(cuMemMapArrayAsync(&tile, 1, NULL));
-    DO(cuMulticastCreate(&object, &team));
-    DO(cuMulticastAddDevice(object, 0));
-    DO(cuMulticastBindMem(object, 0, tile.memHandle.memHandle, 0, SIZE, 0));
+    MUST(cuArray3DCreate_v2(&tile.resource.array, &shape));
+    MUST(cuMemCreate(&tile.memHandle.memHandle, SIZE, &properties, 0));
+    MUST(cuMemMapArrayAsync(&tile, 1, NULL));
+    MUST(cuMulticastCreate(&object, &team));
+    MUST(cuMulticastAddDevice(object, 0));
+    MUST(cuMulticastBindMem(object, 0, tile.memHandle.memHandle, 0, SIZE, 0));
 }
 
 static void use(void) {
@@ -58,11 +47,11 @@ static void use(void) {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr pointer, place;
     for (int i = 0; i < ALLOCATIONS; i++)
-        DO(cuMemAlloc_v2(&pointer, 512));
-    DO(cuMemAllocAsync(&pointer, SIZE, NULL));
-    DO(cuMemAddressReserve(&place, SIZE, 0, 0, 0));
-    DO(cuMemCreate(&handle, SIZE, &properties, 0));
-    DO(cuMemMap(place, SIZE, 0, handle, 0));
+        MUST(cuMemAlloc_v2(&pointer, 512));
+    MUST(cuMemAllocAsync(&pointer, SIZE, NULL));
+    MUST(cuMemAddressReserve(&place, SIZE, 0, 0, 0));
+    MUST(cuMemCreate(&handle, SIZE, &properties, 0));
+    MUST(cuMemMap(place, SIZE, 0, handle, 0));
     attach();
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,8 @@ import pytest
 from support import GIB, MIB
 from support.cudart import CHECKS, Runtime
 
-from ..sandboxes import Sandbox
+from ..sandboxes import Make
 
-Sandboxes = Callable[..., Sandbox]
 ALL = [check for check in CHECKS if check != "devices"]
 
 
@@ -43,19 +41,19 @@ def _is_right(done: subprocess.CompletedProcess[str], check: str) -> None:
 
 @pytest.mark.parametrize("check", ALL)
 def test_a_program_of_the_runtime_api_runs_in_a_slice(
-    sandbox: Sandboxes, runtime_program: Path, check: str
+    sandbox: Make, runtime_program: Path, check: str
 ) -> None:
     one = sandbox(GIB)
     _is_right(one.run([str(runtime_program), check]), check)
     assert one.usage() == []
 
 
-def test_it_sees_a_card_of_the_slices_size(sandbox: Sandboxes, runtime_program: Path) -> None:
+def test_it_sees_a_card_of_the_slices_size(sandbox: Make, runtime_program: Path) -> None:
     done = sandbox(900 * MIB).run([str(runtime_program), "devices"])
     assert done.stdout == f"Tesla T4 {900 * MIB}\nok\n", done.stderr
 
 
-def test_each_of_two_cards_has_its_own(sandbox: Sandboxes, runtime_program: Path) -> None:
+def test_each_of_two_cards_has_its_own(sandbox: Make, runtime_program: Path) -> None:
     done = sandbox(GIB, 3 * GIB, topology="2xT4-R580").run([str(runtime_program), "devices"])
     assert done.stdout == f"Tesla T4 {GIB}\nTesla T4 {3 * GIB}\nok\n", done.stderr
 
@@ -63,7 +61,7 @@ def test_each_of_two_cards_has_its_own(sandbox: Sandboxes, runtime_program: Path
 @pytest.mark.parametrize("driver", ["R470", "R535"])
 @pytest.mark.parametrize("check", ["devices", "linear", "too-much", "pools"])
 def test_it_runs_on_older_drivers_too(
-    sandbox: Sandboxes, runtime: Runtime, runtime_program: Path, driver: str, check: str
+    sandbox: Make, runtime: Runtime, runtime_program: Path, driver: str, check: str
 ) -> None:
     newest = {"R470": 11, "R535": 12}[driver]
     done = sandbox(GIB, topology=f"1xT4-{driver}").run([str(runtime_program), check])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support import GIB
 
-from ..sandboxes import FOLDER, Sandbox, compile_c
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import FOLDER, Make, Sandbox, compile_c
 
 KIB = 1 << 10
 #: PTHREAD_STACK_MIN of x86-64.
@@ -24,7 +21,7 @@ MORE = 6 * KIB
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = Path(__file__).with_name("first_call_stack.c")
-    return compile_c(source, tmp_path_factory.mktemp("stack") / "program", "-ldl", "-lpthread")
+    return compile_c(source, tmp_path_factory.mktemp("stack") / "program", "-ldl")
 
 
 def used(

@@ -26,10 +26,8 @@ def test_children_of_a_program_with_address_sanitizer_end_in_good_order(
     sandbox: Callable[..., Sandbox], tmp_path: Path, interposed: bool
 ) -> None:
     one = sandbox(4 * GIB, topology=CARD)
-    (driver,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
-    program = compile_c(
-        Path(__file__).with_name("leak_fork.c"), tmp_path / "program", "-fsanitize=address", str(driver)
-    )
+    source, library = Path(__file__).with_name("leak_fork.c"), one.driver / "libcuda.so.1"
+    program = compile_c(source, tmp_path / "program", "-fsanitize=address", library)
     (tmp_path / "suppressions").write_text(SUPPRESSIONS)
     environ = {
         "ASAN_OPTIONS": "detect_leaks=1",

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from headers import name_of
 from support import GIB
-from support.exports import listed
+from support.exports import exported
 
-from ..cuda_sandbox import OUT_OF_MEMORY, SUCCESS, Start, exported
-from ..sandboxes import Sandbox
-from .test_functions import decided
-
-Make = Callable[..., Sandbox]
+from ..calls import OUT_OF_MEMORY, SUCCESS, Start
+from ..sandboxes import Make
 
 VERSIONS = [2000, 3020, 4000, 7000, 10000, 11020, 11040, 12000, 12050, 13000]
 
@@ -26,26 +21,18 @@ def base(name: str) -> str:
     return re.sub(r"(_v\d+)?(_pt[sd]z|_ptds)?$", "", name)
 
 
-def test_the_interposer_has_exactly_the_variants_of_its_functions(interposers: Path) -> None:
-    seen = set(decided()["interposed"])
-    newest = listed("libcuda")["R615"]
-    assert exported(interposers / "libcuda.so.1") == {name for name in newest if name_of(name) in seen}
-
-
 @pytest.mark.parametrize("topology", ["1xT4-R470", "1xT4-R535", "1xT4-R580"])
 def test_a_look_up_by_name_finds_the_interposers_variant_where_it_has_one(
-    sandbox: Make, program: Start, interposers: Path, topology: str
+    sandbox: Make, caller: Start, interposers: Path, topology: str
 ) -> None:
     one = sandbox(1 * GIB, topology=topology)
-    (real,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
-    names, interposed = exported(real), exported(interposers / "libcuda.so.1")
-    user = program(one, INTERPOSED=" ".join(interposed), EXPORTED=" ".join(names))
+    names, interposed = exported(one.driver / "libcuda.so.1"), exported(interposers / "libcuda.so.1")
+    user = caller(one, INTERPOSED=" ".join(interposed), EXPORTED=" ".join(names), device=None)
     asked = sorted({base(name) for name in names | interposed} | {"cuNoSuchThing"})
     assert user.handed_out(asked, VERSIONS, [0, 1, 2]) == []
 
 
-def test_the_newer_look_up_works_where_the_driver_has_only_the_older(program: Start) -> None:
-    user = program(1 * GIB, topology="1xT4-R470", way="lookup")
-    assert user.start() == SUCCESS
+def test_the_newer_look_up_works_where_the_driver_has_only_the_older(caller: Start) -> None:
+    user = caller(1 * GIB, topology="1xT4-R470", way="lookup")
     assert user.alloc(1 * GIB)[0] == SUCCESS
     assert user.alloc(1)[0] == OUT_OF_MEMORY

@@ -20,6 +20,7 @@ from ..calls import (
     DEVICE,
     HOST,
     INVALID_VALUE,
+    NOT_SUPPORTED,
     OUT,
     Program,
     Start,
@@ -30,15 +31,13 @@ from ..calls import (
     value,
 )
 from ..nvml_sandbox import nvml
-from ..sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import Make
 
 BRANCHES = ("R470", "R535", "R550", "R570", "R580", "R590", "R610")
 #: Two cards that a switch connects.
 CARDS: list[dict[str, Any]] = [{"model": "H200", "count": 2, "multicast": True}]
 #: CUresult.
-NOT_READY, NOT_SUPPORTED, UPDATE_FAILURE = 600, 801, 910
+NOT_READY, UPDATE_FAILURE = 600, 910
 EMPTY_NODE, TOPOLOGY_CHANGED = 5, 2
 UPLOAD = 2
 PINNED, MANAGED = 1, 2
@@ -47,10 +46,7 @@ NOTHING = buffer(bytes(256))
 
 def launch(user: Program, milliseconds: int) -> None:
     """Lets a kernel run on the null stream of the current context."""
-    module = user.get("cuModuleLoadData", OUT, buffer(b".version 8.0\n\0"))
-    name = buffer(f"busy_{milliseconds}ms\0".encode())
-    function = user.get("cuModuleGetFunction", OUT, module, name)
-    user.do("cuLaunchKernel", function, *[1] * 6, 0, None, None, None)
+    user.launch(user.kernel(f"busy_{milliseconds}ms"))
     assert user.code("cuStreamQuery", None) == NOT_READY
 
 
@@ -66,44 +62,44 @@ def flags(user: Program) -> int:
     return user.get("cuCtxGetFlags", {"out": 4})
 
 
-def context(user: Program, sandbox: Sandbox) -> None:
+def context(user: Program, name: str) -> None:
     older = user.get("cuCtxCreate_v2", OUT, 4, 0)
     wanted = flags(user)
     user.do("cuCtxDestroy_v2", older)
     for params in (None, buffer(bytes(24))):
-        newer = user.get("cuCtxCreate_v4", OUT, params, 4, 0)
+        newer = user.get(name, OUT, params, 4, 0)
         assert user.get("cuCtxGetCurrent", OUT) == newer
         assert flags(user) == wanted
         user.do("cuCtxDestroy_v2", newer)
     graphics = {"in": struct.pack("<QiiQ", 0, 0, 0, 1).hex()}
-    assert user.code("cuCtxCreate_v4", OUT, graphics, 0, 0) == NOT_SUPPORTED
+    assert user.code(name, OUT, graphics, 0, 0) == NOT_SUPPORTED
 
 
-def synchronize(user: Program, sandbox: Sandbox) -> None:
+def synchronize(user: Program, name: str) -> None:
     first = user.get("cuCtxGetCurrent", OUT)
     # The context is NULL, an invalid one, or missing, as Numba calls it. Each means the current one.
     for arguments in ([None], [0xDEAD0], []):
         launch(user, 20)
-        user.do("cuCtxSynchronize_v2", *arguments)
+        user.do(name, *arguments)
         user.do("cuStreamQuery", None)
     launch(user, 100)
     second = user.get("cuCtxCreate_v2", OUT, 0, 0)
-    user.do("cuCtxSynchronize_v2", first)
+    user.do(name, first)
     assert user.get("cuCtxGetCurrent", OUT) == second
     user.do("cuCtxDestroy_v2", second)
     user.do("cuCtxSetCurrent", first)
     user.do("cuStreamQuery", None)
 
 
-def look_up(user: Program, sandbox: Sandbox) -> None:
-    for name in (b"cuMemAlloc\0", b"cuCtxCreate\0"):
-        older = user.call("cuGetProcAddress", buffer(name), OUT, 11040, 0)
-        newer = user.call("cuGetProcAddress_v2", buffer(name), OUT, 11040, 0, {"out": 4})
+def look_up(user: Program, name: str) -> None:
+    for wanted in (b"cuMemAlloc\0", b"cuCtxCreate\0"):
+        older = user.call("cuGetProcAddress", buffer(wanted), OUT, 11040, 0)
+        newer = user.call(name, buffer(wanted), OUT, 11040, 0, {"out": 4})
         assert newer == [*older, "00000000"]
         assert int(older[2], 16)
 
 
-def add_node(user: Program, sandbox: Sandbox, name: str) -> None:
+def add_node(user: Program, name: str) -> None:
     graph = user.get("cuGraphCreate", OUT, 0)
     node = buffer(struct.pack("<i252x", EMPTY_NODE))
     first = user.get(name, OUT, graph, None, None, 0, node)
@@ -120,52 +116,32 @@ def _lacks_edges(user: Program) -> bool:
     return user.get("cuDriverGetVersion", {"out": 4}) < 12030
 
 
-def add_node_v2(user: Program, sandbox: Sandbox) -> None:
-    add_node(user, sandbox, "cuGraphAddNode_v2")
-
-
-def add_node_v3(user: Program, sandbox: Sandbox) -> None:
-    add_node(user, sandbox, "cuGraphAddNode_v3")
-
-
-def update(user: Program, sandbox: Sandbox) -> None:
+def update(user: Program, name: str) -> None:
     executable = user.get("cuGraphInstantiateWithFlags", OUT, empty(user), 0)
-    assert user.call("cuGraphExecUpdate_v2", executable, empty(user), {"out": 24}) == [0, bytes(24).hex()]
+    assert user.call(name, executable, empty(user), {"out": 24}) == [0, bytes(24).hex()]
     older, _, result = user.call("cuGraphExecUpdate", executable, empty(user, 2), OUT, {"out": 4})
-    newer, info = user.call("cuGraphExecUpdate_v2", executable, empty(user, 2), {"out": 24})
+    newer, info = user.call(name, executable, empty(user, 2), {"out": 24})
     assert newer == older == UPDATE_FAILURE
     assert info[:8] == result == struct.pack("<i", TOPOLOGY_CHANGED).hex()
-    assert user.code("cuGraphExecUpdate_v2", executable, empty(user), None) == INVALID_VALUE
+    assert user.code(name, executable, empty(user), None) == INVALID_VALUE
 
 
-def instantiate(user: Program, sandbox: Sandbox, name: str = "cuGraphInstantiateWithParams") -> None:
+def instantiate(user: Program, name: str) -> None:
     graph = user.get("cuGraphCreate", OUT, 0)
     node = buffer(allocation_node(8 * MIB))
     user.do("cuGraphAddMemAllocNode", OUT, graph, None, 0, node)
     result, executable, params = user.call(name, OUT, graph, buffer(struct.pack("<QQQq", UPLOAD, 0, 7, 7)))
     assert (result, params) == (0, struct.pack("<QQQi", UPLOAD, 0, 0, 0).hex() + params[-8:])
-    assert kinds(sandbox)["graph"] >= 8 * MIB, "it is uploaded"
+    assert kinds(user.sandbox)["graph"] >= 8 * MIB, "it is uploaded"
     user.do("cuGraphLaunch", int.from_bytes(bytes.fromhex(executable), "little"), None)
     assert user.code(name, OUT, graph, None) == INVALID_VALUE
 
 
-def instantiate_per_thread(user: Program, sandbox: Sandbox) -> None:
-    instantiate(user, sandbox, "cuGraphInstantiateWithParams_ptsz")
-
-
-def pool(user: Program, name: str, older: str) -> None:
-    wanted = user.get(older, OUT, 0)
+def pool(user: Program, name: str) -> None:
+    wanted = user.get(name.replace("cuMem", "cuDevice", 1), OUT, 0)
     assert user.get(name, OUT, buffer(location()), PINNED) == wanted
     assert user.code(name, OUT, buffer(location(HOST)), PINNED) == NOT_SUPPORTED
     assert user.code(name, OUT, buffer(location()), MANAGED) == NOT_SUPPORTED
-
-
-def default_pool(user: Program, sandbox: Sandbox) -> None:
-    pool(user, "cuMemGetDefaultMemPool", "cuDeviceGetDefaultMemPool")
-
-
-def current_pool(user: Program, sandbox: Sandbox) -> None:
-    pool(user, "cuMemGetMemPool", "cuDeviceGetMemPool")
 
 
 SIZE = 64 * MIB
@@ -177,78 +153,70 @@ def managed(user: Program) -> int:
     return user.get("cuMemAllocManaged", OUT, 4 * MIB, GLOBAL)
 
 
-def prefetch(user: Program, sandbox: Sandbox, name: str = "cuMemPrefetchAsync_v2") -> None:
+def prefetch(user: Program, name: str) -> None:
     for kind in (DEVICE, HOST):
         user.do(name, managed(user), 4 * MIB, value(location(kind).hex()), 0, 0)
 
 
-def prefetch_per_thread(user: Program, sandbox: Sandbox) -> None:
-    prefetch(user, sandbox, "cuMemPrefetchAsync_v2_ptsz")
-
-
-def advise(user: Program, sandbox: Sandbox) -> None:
+def advise(user: Program, name: str) -> None:
     for kind in (DEVICE, HOST):
         place = value(location(kind).hex())
-        user.do("cuMemAdvise_v2", managed(user), 4 * MIB, SET_PREFERRED_LOCATION, place)
+        user.do(name, managed(user), 4 * MIB, SET_PREFERRED_LOCATION, place)
 
 
-def bind_memory(user: Program, sandbox: Sandbox) -> None:
+def bind_memory(user: Program, name: str) -> None:
     multicast, memory = user.multicast(SIZE), user.create(SIZE)
-    assert user.code("cuMulticastBindMem_v2", multicast, 1, 0, memory, 0, SIZE, 0) == INVALID_VALUE
-    user.do("cuMulticastBindMem_v2", multicast, 0, 0, memory, 0, SIZE, 0)
+    assert user.code(name, multicast, 1, 0, memory, 0, SIZE, 0) == INVALID_VALUE
+    user.do(name, multicast, 0, 0, memory, 0, SIZE, 0)
     user.do("cuMemRelease", memory)
-    assert kinds(sandbox)["vmm"] == SIZE
+    assert kinds(user.sandbox)["vmm"] == SIZE
     user.do("cuMulticastUnbind", multicast, 0, 0, SIZE)
-    assert "vmm" not in kinds(sandbox)
+    assert "vmm" not in kinds(user.sandbox)
 
 
-def bind_address(user: Program, sandbox: Sandbox) -> None:
+def bind_address(user: Program, name: str) -> None:
     multicast = user.multicast(SIZE)
     place = user.mapped(user.create(SIZE), SIZE)
-    assert user.code("cuMulticastBindAddr_v2", multicast, 1, 0, place, SIZE, 0) == INVALID_VALUE
-    user.do("cuMulticastBindAddr_v2", multicast, 0, 0, place, SIZE, 0)
+    assert user.code(name, multicast, 1, 0, place, SIZE, 0) == INVALID_VALUE
+    user.do(name, multicast, 0, 0, place, SIZE, 0)
     user.do("cuMemUnmap", place, SIZE)
-    assert kinds(sandbox)["vmm"] == SIZE
+    assert kinds(user.sandbox)["vmm"] == SIZE
     user.do("cuMulticastUnbind", multicast, 0, 0, SIZE)
-    assert "vmm" not in kinds(sandbox)
+    assert "vmm" not in kinds(user.sandbox)
 
 
 #: CUlaunchConfig: one thread, no shared memory, the null stream, no attributes.
 LAUNCH = buffer(struct.pack("<7I4xQQI4x", *[1] * 6, 0, 0, 0, 0))
 
 
-def launch_by_config(user: Program, sandbox: Sandbox) -> None:
-    _launch_by_config(user, "")
-
-
-def launch_by_config_per_thread(user: Program, sandbox: Sandbox) -> None:
-    _launch_by_config(user, "_ptsz")
-
-
-def _launch_by_config(user: Program, suffix: str) -> None:
-    module = user.get("cuModuleLoadData", OUT, buffer(b".version 8.0\n\0"))
-    function = user.get("cuModuleGetFunction", OUT, module, buffer(b"busy_20ms\0"))
-    user.do(f"cuLaunchKernelEx{suffix}", LAUNCH, function, None, None)
-    assert user.code(f"cuStreamQuery{suffix}", None) == NOT_READY
+def launch_by_config(user: Program, name: str) -> None:
+    user.do(name, LAUNCH, user.kernel("busy_20ms"), None, None)
+    assert user.code(name.replace("cuLaunchKernelEx", "cuStreamQuery"), None) == NOT_READY
 
 
 #: An older function's effect, and the functions that have it.
-SERVED: dict[str, tuple[str, Callable[[Program, Sandbox], None]]] = {
+SERVED: dict[str, tuple[str, Callable[[Program, str], None]]] = {
     "cuCtxCreate_v4": ("cuCtxCreate_v3", context),
     "cuCtxSynchronize_v2": ("cuCtxSynchronize", synchronize),
     "cuGetProcAddress_v2": ("cuGetProcAddress", look_up),
-    "cuGraphAddNode_v2": ("cuGraphAddNode", add_node_v2),
-    "cuGraphAddNode_v3": ("cuGraphAddNode", add_node_v3),
+    "cuGraphAddNode_v2": ("cuGraphAddNode", add_node),
+    "cuGraphAddNode_v3": ("cuGraphAddNode", add_node),
     "cuGraphExecUpdate_v2": ("cuGraphExecUpdate", update),
     "cuGraphInstantiateWithParams": ("cuGraphInstantiateWithFlags", instantiate),
-    "cuGraphInstantiateWithParams_ptsz": ("cuGraphInstantiateWithFlags", instantiate_per_thread),
+    "cuGraphInstantiateWithParams_ptsz": (
+        "cuGraphInstantiateWithFlags",
+        instantiate,
+    ),
     "cuLaunchKernelEx": ("cuLaunchKernel", launch_by_config),
-    "cuLaunchKernelEx_ptsz": ("cuLaunchKernel_ptsz", launch_by_config_per_thread),
+    "cuLaunchKernelEx_ptsz": ("cuLaunchKernel_ptsz", launch_by_config),
     "cuMemAdvise_v2": ("cuMemAdvise", advise),
-    "cuMemGetDefaultMemPool": ("cuDeviceGetDefaultMemPool", default_pool),
-    "cuMemGetMemPool": ("cuDeviceGetMemPool", current_pool),
+    "cuMemGetDefaultMemPool": ("cuDeviceGetDefaultMemPool", pool),
+    "cuMemGetMemPool": ("cuDeviceGetMemPool", pool),
     "cuMemPrefetchAsync_v2": ("cuMemPrefetchAsync", prefetch),
-    "cuMemPrefetchAsync_v2_ptsz": ("cuMemPrefetchAsync_ptsz", prefetch_per_thread),
+    "cuMemPrefetchAsync_v2_ptsz": (
+        "cuMemPrefetchAsync_ptsz",
+        prefetch,
+    ),
     "cuMulticastBindAddr_v2": ("cuMulticastBindAddr", bind_address),
     "cuMulticastBindMem_v2": ("cuMulticastBindMem", bind_memory),
 }
@@ -292,7 +260,7 @@ def test_a_function_that_libcuda_lacks_is_done_by_its_older_variant(
     served = {name for name in names if name in SERVED and SERVED[name][0] in listed("libcuda")[branch]}
     for name in sorted(served):
         user = caller(one)
-        SERVED[name][1](user, one)
+        SERVED[name][1](user, name)
         user.kill()
     user = caller(one)
     for name in sorted(names - served):

@@ -5,11 +5,10 @@
  * for a line before each and at the end.
  */
 #define _GNU_SOURCE
-#include "../../../native/headers/cuda/cuda_api.h"
+#include "../must.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,15 +23,6 @@ void *calloc(size_t count, size_t size) {
         return NULL;
     return __libc_calloc(count, size);
 }
-
-static void need(CUresult result, const char *what) {
-    if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "%s: %d\n", what, (int)result);
-        exit(1);
-    }
-}
-
-#define NEED(call) need(call, #call)
 
 /* Most parts of the table are empty, and need memory for their first entry. */
 #define UNTIL_REFUSED(call)                                                                                  \
@@ -65,9 +55,9 @@ static void allocate(void) {
 
 int main(void) {
     CUcontext context;
-    NEED(cuInit(0));
-    NEED(cuDevicePrimaryCtxRetain(&context, 0));
-    NEED(cuCtxSetCurrent(context));
+    MUST(cuInit(0));
+    MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    MUST(cuCtxSetCurrent(context));
     puts("ready");
     fflush(stdout);
     getchar();

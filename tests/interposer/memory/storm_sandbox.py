@@ -45,11 +45,9 @@ def build_storm(folder: Path, library: Path, kind: str = "") -> Path:
     here = Path(__file__).parent
     out = folder / f"storm{kind and '-'}{kind.replace(',', '-')}"
     if not out.exists():
+        parts = [here / part for part in PARTS]
         sanitize = [f"-fsanitize={kind}"] if kind else []
-        more = [str(here / part) for part in PARTS]
-        compile_c(
-            here / "storm.c", out, *more, "-Wextra", "-Wshadow", str(library), "-pthread", "-ldl", *sanitize
-        )
+        compile_c(here / "storm.c", out, *parts, "-Wextra", "-Wshadow", library, "-ldl", *sanitize)
     return out
 
 
@@ -65,8 +63,7 @@ class Card:
     """The card as the driver reports it to the host."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        (library,) = Path(sandbox.driver_root).glob("usr/lib/*-linux-gnu/libnvidia-ml.so.1")
-        self._nvml = ctypes.CDLL(str(library))
+        self._nvml = ctypes.CDLL(str(sandbox.driver / "libnvidia-ml.so.1"))
         self._device = ctypes.c_void_p()
         self._found = (_Process * _MAX_PROCESSES)()
         assert self._nvml.nvmlInit_v2() == 0
@@ -192,9 +189,8 @@ class Storm:
     """Several processes of the storm in one sandbox, and checks of what they leave behind."""
 
     def __init__(self, sandbox: Sandbox, folder: Path, limit: int, seed: int, kind: str = "") -> None:
-        (library,) = Path(sandbox.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
         self.sandbox, self.limit, self.seed = sandbox, limit, seed
-        self.program = build_storm(folder, library, kind)
+        self.program = build_storm(folder, sandbox.driver / "libcuda.so.1", kind)
         self.board = Board(folder / "board")
         self.card = Card(sandbox)
         self.random = random.Random(seed)

@@ -6,7 +6,7 @@ import pytest
 
 from support import GIB, MIB
 
-from ..cuda_sandbox import OUT_OF_MEMORY, SUCCESS, Start, kinds
+from ..calls import OUT_OF_MEMORY, SUCCESS, Start, kinds
 from .storm_sandbox import CONTEXT, TOPOLOGY, Card
 
 FLOAT, BYTE, HALF, BC1 = 0x20, 0x01, 0x10, 0x91
@@ -28,21 +28,19 @@ LAYERED, CUBEMAP, SPARSE = 1, 4, 0x40
     ],
 )
 def test_arrays_are_charged_by_their_layout(
-    program: Start, way: str, shape: tuple[int, ...], size: int
+    caller: Start, way: str, shape: tuple[int, ...], size: int
 ) -> None:
-    user = program(size, way=way)
-    user.start()
+    user = caller(size, way=way)
     result, array = user.array(*shape)
     assert result == SUCCESS
     assert user.sandbox.total() == size
     assert user.array(*shape)[0] == OUT_OF_MEMORY
-    assert user.destroy_array(array) == SUCCESS
+    assert user.array_destroy(array) == SUCCESS
     assert user.sandbox.total() == 0
 
 
-def test_narrow_arrays_do_not_pass_the_limit(program: Start) -> None:
-    user = program(CONTEXT + 64 * MIB, topology=TOPOLOGY)
-    user.start()
+def test_narrow_arrays_do_not_pass_the_limit(caller: Start) -> None:
+    user = caller(CONTEXT + 64 * MIB, topology=TOPOLOGY)
     assert user.array(1, 131072, 16, BYTE, 1, LAYERED)[0] == OUT_OF_MEMORY  # 2 MiB of elements, in 128 MiB
     while user.array(1, 131072, 0, BYTE, 1, 0)[0] == SUCCESS:
         assert Card(user.sandbox).used() <= CONTEXT + 64 * MIB
@@ -50,14 +48,13 @@ def test_narrow_arrays_do_not_pass_the_limit(program: Start) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuArrayCreate", "cuArrayCreate_v2"])
-def test_flat_arrays_are_charged_in_both_versions(program: Start, name: str) -> None:
-    user = program(4 * MIB)
-    user.start()
+def test_flat_arrays_are_charged_in_both_versions(caller: Start, name: str) -> None:
+    user = caller(4 * MIB)
     result, array = user.flat_array(name, 1024, 1024, FLOAT, 1)
     assert result == SUCCESS
     assert kinds(user.sandbox) == {"array": 4 * MIB}
     assert user.flat_array(name, 1, 1, FLOAT, 1)[0] == OUT_OF_MEMORY
-    assert user.destroy_array(array) == SUCCESS
+    assert user.array_destroy(array) == SUCCESS
     for shape in (
         (1024, 1024, 0, FLOAT, 1, 0),
         (256, 256, 16, FLOAT, 1, 0),
@@ -67,29 +64,27 @@ def test_flat_arrays_are_charged_in_both_versions(program: Start, name: str) -> 
         assert result == SUCCESS
         assert user.sandbox.total() == 4 * MIB
         assert user.array_v1(1, 1, 1, FLOAT, 1, 0)[0] == OUT_OF_MEMORY
-        assert user.destroy_array(array) == SUCCESS
+        assert user.array_destroy(array) == SUCCESS
         assert user.sandbox.total() == 0
     result, _ = user.array_v1(256, 256, 16, FLOAT, 1, SPARSE)
     assert (result, user.sandbox.total()) == (SUCCESS, 0)
 
 
-def test_a_mipmap_is_charged_with_all_its_levels(program: Start, way: str) -> None:
-    user = program(1 * GIB, way=way)
-    user.start()
+def test_a_mipmap_is_charged_with_all_its_levels(caller: Start, way: str) -> None:
+    user = caller(1 * GIB, way=way)
     result, mipmap = user.mipmap(3, 1024, 1024, 0, FLOAT, 1, 0)
     assert result == SUCCESS
     assert kinds(user.sandbox) == {"array": 6 * MIB}
     user.sandbox.set_limit(6 * MIB)
     assert user.mipmap(1, 1024, 1024, 0, FLOAT, 1, 0)[0] == OUT_OF_MEMORY
-    assert user.destroy_mipmap(mipmap) == SUCCESS
+    assert user.mipmap_destroy(mipmap) == SUCCESS
     assert user.info() == [SUCCESS, 6 * MIB, 6 * MIB]
     assert user.sandbox.total() == 0
 
 
-def test_a_sparse_array_takes_nothing_by_itself(program: Start, way: str) -> None:
-    user = program(MIB, way=way)
-    user.start()
+def test_a_sparse_array_takes_nothing_by_itself(caller: Start, way: str) -> None:
+    user = caller(MIB, way=way)
     result, array = user.array(4096, 4096, 0, FLOAT, 4, SPARSE)
     assert result == SUCCESS
     assert user.sandbox.total() == 0
-    assert user.destroy_array(array) == SUCCESS
+    assert user.array_destroy(array) == SUCCESS

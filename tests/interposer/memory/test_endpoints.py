@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 from support import GIB, MIB
 
 from ..calls import SUCCESS, Program, Start, buffer, kinds, unowned
-from ..sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import Make
 
 SIZE = 64 * MIB
 UNICAST, MULTICAST = 1, 2  # CUlogicalEndpointType

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -19,9 +18,7 @@ from ..calls import (
     buffer,
     kinds,
 )
-from ..sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import Make
 
 OPAQUE_FD = 1
 

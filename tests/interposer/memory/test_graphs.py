@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -20,9 +19,7 @@ from ..calls import (
     buffer,
     kinds,
 )
-from ..sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import Make
 
 PAGE = 2 * MIB
 AUTO_FREE, UPLOAD = 1, 2
@@ -175,12 +172,11 @@ def test_memory_that_a_graph_leaves_allocated_is_freed_outside(caller: Start, an
 
 def busy_graph(user: Program, size: int) -> int:
     """An executable graph that allocates, is busy for half a second, and frees."""
-    module = user.get("cuModuleLoadData", OUT, buffer(b"an image"))
-    kernel = user.get("cuModuleGetFunction", OUT, module, buffer(b"busy_500ms\0"))
+    kernel = user.kernel("busy_500ms")
     stream = user.get("cuStreamCreate", OUT, 1)
     user.do("cuStreamBeginCapture_v2", stream, RELAXED)
     pointer = user.get("cuMemAllocAsync", OUT, size, stream)
-    user.do("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
+    user.launch(kernel, stream)
     user.do("cuMemFreeAsync", pointer, stream)
     return executable(user, user.get("cuStreamEndCapture", stream, OUT))
 

@@ -5,7 +5,6 @@ take no memory."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -17,14 +16,11 @@ from ..calls import (
     POSIX_FD,
     SUCCESS,
     Start,
-    buffer,
     kinds,
     unowned,
     value,
 )
-from ..sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import Make
 
 HANDLE = {"out": 64}
 LAZY = 1
@@ -133,13 +129,12 @@ def test_a_wait_for_another_processs_event_works_and_takes_no_memory(
 ) -> None:
     one = sandbox(1 * GIB)
     maker, guest = caller(one, way=any_way), caller(one, way=any_way)
-    module = maker.get("cuModuleLoadData", OUT, buffer(b"an image"))
-    kernel = maker.get("cuModuleGetFunction", OUT, module, buffer(b"busy_300ms\0"))
+    kernel = maker.kernel("busy_300ms")
     before = one.total()
     event = maker.get("cuEventCreate", OUT, SHARED_EVENT)
     there = guest.get("cuIpcOpenEventHandle", OUT, value(maker.bytes("cuIpcGetEventHandle", HANDLE, event)))
     begun = time.monotonic()
-    maker.do("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
+    maker.launch(kernel)
     maker.do("cuEventRecord", event, 0)
     guest.do("cuEventSynchronize", there)
     assert time.monotonic() - begun > 0.3

@@ -97,7 +97,7 @@ def test_a_forked_child_has_no_bindings(caller: Start) -> None:
     handle = user.create(SIZE)
     user.do("cuMulticastBindMem", object_, 0, handle, 0, SIZE, 0)
     user.do("cuMemRelease", handle)
-    assert user.fork("cuMulticastUnbind", object_, 0, 0, SIZE)[0] != SUCCESS
+    assert user.fork(["cuMulticastUnbind", object_, 0, 0, SIZE])[0][0] != SUCCESS
     assert kinds(user.sandbox)["vmm"] == SIZE
     user.do("cuMulticastUnbind", object_, 0, 0, SIZE)
     assert "vmm" not in kinds(user.sandbox)

@@ -3,15 +3,11 @@ show it, or where small allocations and pieces of pools add up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from support import GIB, MIB
 
 from ..calls import OUT, OUT_OF_MEMORY, RELEASE_THRESHOLD, SUCCESS, Start, kinds, u64
-from ..sandboxes import Sandbox
+from ..sandboxes import Make
 from .storm_sandbox import CONTEXT, TOPOLOGY, Card
-
-Make = Callable[..., Sandbox]
 
 MALLOC_HEAP_SIZE = 2  # CUlimit
 GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL

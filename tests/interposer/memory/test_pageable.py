@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +10,8 @@ import pytest
 from support import GIB, MIB
 
 from ..calls import DEVICE, HOST, INVALID_VALUE, OUT, SUCCESS, Program, Start, buffer, location, value
-from ..sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import Make
+from .storm_sandbox import Card
 
 SIZE = 512 * MIB
 LAST_PREFETCH, PREFERRED = 4, 2  # CUmem_range_attribute
@@ -26,13 +22,6 @@ PER_THREAD = 2  # CU_STREAM_PER_THREAD
 
 def card(pageable: bool, driver: str = "R615") -> dict[str, Any]:
     return {"driver": driver, "gpus": [{"model": "T4", "pageable": pageable}]}
-
-
-def on_the_card(one: Sandbox) -> int:
-    """The card's used bytes, as the host sees them."""
-    (smi,) = Path(one.driver_root).glob("usr/bin/nvidia-smi")
-    query = [str(smi), "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return int(subprocess.run(query, check=True, capture_output=True, text=True).stdout) * MIB
 
 
 def prefetches(user: Program, pointer: int) -> list[int]:
@@ -49,9 +38,9 @@ def prefetches(user: Program, pointer: int) -> list[int]:
 def test_memory_of_malloc_stays_with_the_host(caller: Start, any_way: str) -> None:
     user = caller(GIB, topology=card(True), way=any_way)
     pointer = user.malloc(SIZE)
-    before = on_the_card(user.sandbox)
+    before = Card(user.sandbox).used()
     assert prefetches(user, pointer) == [SUCCESS] * 4
-    assert on_the_card(user.sandbox) == before
+    assert Card(user.sandbox).used() == before
     assert user.get("cuDeviceGetAttribute", {"out": 4}, PAGEABLE_MEMORY_ACCESS, 0) == 1
 
 

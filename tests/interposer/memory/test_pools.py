@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from support import GIB, MIB
@@ -25,9 +23,7 @@ from ..calls import (
     location,
     u64,
 )
-from ..sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import Make
 
 #: The driver takes memory for a pool in steps of this size.
 STEP = 32 * MIB
@@ -274,8 +270,8 @@ def test_a_killed_process_gives_back_its_pools(sandbox: Make, caller: Start) -> 
 def test_a_forked_child_has_nothing_of_its_parents_pools(caller: Start) -> None:
     user = caller(1 * GIB)
     pointer = alloc(user, 64 * MIB)
-    assert user.fork("cuMemFreeAsync", pointer, 0)[0] != SUCCESS
-    assert user.fork("cuMemAllocAsync", OUT, MIB, 0)[0] != SUCCESS
+    for line in (["cuMemFreeAsync", pointer, 0], ["cuMemAllocAsync", OUT, MIB, 0]):
+        assert user.fork(line)[0][0] != SUCCESS
     assert kinds(user.sandbox)["pool"] == 64 * MIB
     user.do("cuMemFreeAsync", pointer, 0)
     user.do("cuCtxSynchronize")
@@ -328,10 +324,9 @@ def test_memory_that_is_freed_behind_work_comes_back_after_the_work(sandbox: Mak
     one = sandbox(1 * GIB)
     user, other = caller(one), caller(one)
     busy, idle = user.get("cuStreamCreate", OUT, 1), user.get("cuStreamCreate", OUT, 1)
-    module = user.get("cuModuleLoadData", OUT, buffer(b"an image"))
-    kernel = user.get("cuModuleGetFunction", OUT, module, buffer(b"busy_500ms\0"))
+    kernel = user.kernel("busy_500ms")
     pointer = user.get("cuMemAllocAsync", OUT, 512 * MIB, busy)
-    user.do("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, busy, None, None)
+    user.launch(kernel, busy)
     user.do("cuMemFreeAsync", pointer, busy)
     user.do("cuStreamSynchronize", idle)
     assert kinds(one)["pool"] == 512 * MIB

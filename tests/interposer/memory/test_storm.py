@@ -16,10 +16,8 @@ import pytest
 
 from support import MIB
 
-from ..sandboxes import Sandbox, build
+from ..sandboxes import Make, build
 from .storm_sandbox import CONTEXT, TOPOLOGY, Storm
-
-Make = Callable[..., Sandbox]
 
 SEED = int(os.environ.get("XPU_STORM_SEED", "1"))
 SECONDS = float(os.environ.get("XPU_STORM_SECONDS", "0"))

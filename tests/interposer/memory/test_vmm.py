@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -24,9 +23,7 @@ from ..calls import (
     location,
     unowned,
 )
-from ..sandboxes import Sandbox
-
-Make = Callable[..., Sandbox]
+from ..sandboxes import Make
 
 PAGE = 2 * MIB
 SPARSE = 0x40  # CUDA_ARRAY3D_SPARSE

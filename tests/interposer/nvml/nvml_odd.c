@@ -33,10 +33,7 @@ static unsigned int entries(const char *variable, struct entry found[64]) {
 
 static int memory_questions;
 
-nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
-    (void)flags;
-    return NVML_SUCCESS;
-}
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags) { return NVML_SUCCESS; }
 
 nvmlReturn_t nvmlInit_v2(void) { return NVML_SUCCESS; }
 
@@ -48,12 +45,10 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
-    (void)uuid;
     return nvmlDeviceGetHandleByIndex_v2(0, device);
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
-    (void)device;
     const char *said = getenv("ODD_TAKEN");
     unsigned long long taken = ++memory_questions > 1 && said ? strtoull(said, NULL, 10) : 0;
     *memory = (nvmlMemory_t){15 * GIB, 15 * GIB - taken, taken};
@@ -61,7 +56,6 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
-    (void)device;
     snprintf(uuid, length, "%s", getenv("ODD_UUID"));
     return NVML_SUCCESS;
 }
@@ -99,11 +93,9 @@ static size_t third(void) {
 
 #define LISTS(name, variable)                                                                                \
     nvmlReturn_t name##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {             \
-        (void)device;                                                                                        \
         return list(variable, count, infos, sizeof *infos);                                                  \
     }                                                                                                        \
     nvmlReturn_t name##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {             \
-        (void)device;                                                                                        \
         return list(variable, count, infos, third());                                                        \
     }
 LISTS(nvmlDeviceGetComputeRunningProcesses, "ODD_COMPUTE")
@@ -116,7 +108,6 @@ nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned int *cou
                                           nvmlEncoderSessionInfo_t *sessions) {
     struct entry found[64];
     unsigned int there = entries("ODD_SESSIONS", found), room = *count;
-    (void)device;
     *count = there;
     for (unsigned int i = 0; sessions && i < there && i < room; i++)
         sessions[i] = (nvmlEncoderSessionInfo_t){.sessionId = i + 1,
@@ -129,7 +120,6 @@ nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned int *cou
 nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned int *count, unsigned int *fps,
                                        unsigned int *latency) {
     struct entry found[64];
-    (void)device;
     *count = entries("ODD_SESSIONS", found);
     *fps = *latency = 99;
     return NVML_SUCCESS;
@@ -139,7 +129,6 @@ nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t device, unsigned int *count,
                                       nvmlFBCSessionInfo_t *sessions) {
     struct entry found[64];
     unsigned int there = entries("ODD_SESSIONS", found), room = *count;
-    (void)device;
     *count = there;
     for (unsigned int i = 0; sessions && i < there && i < room; i++)
         sessions[i] = (nvmlFBCSessionInfo_t){.sessionId = i + 1,
@@ -151,7 +140,6 @@ nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t device, unsigned int *count,
 
 nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stats) {
     struct entry found[64];
-    (void)device;
     *stats = (nvmlFBCStats_t){entries("ODD_SESSIONS", found), 99, 99};
     return NVML_SUCCESS;
 }
@@ -159,7 +147,6 @@ nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stats) {
 /* ---- utilisation: the entries' numbers are percent and a time in µs ---- */
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
-    (void)device;
     *rates = (nvmlUtilization_t){100, 90};
     return NVML_SUCCESS;
 }
@@ -168,8 +155,6 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
                                              unsigned int *count, unsigned long long since) {
     struct entry found[64];
     unsigned int there = entries("ODD_SAMPLES", found), room = *count;
-    (void)device;
-    (void)since;
     *count = there;
     if (!there)
         return NVML_ERROR_NOT_FOUND;
@@ -183,40 +168,22 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t engine(unsigned int *percent, unsigned int *period) {
-    *percent = 100;
-    *period = 1;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *percent,
-                                             unsigned int *period) {
-    (void)device;
-    return engine(percent, period);
-}
-
-nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *percent,
-                                             unsigned int *period) {
-    (void)device;
-    return engine(percent, period);
-}
-
-nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period) {
-    (void)device;
-    return engine(percent, period);
-}
-
-nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period) {
-    (void)device;
-    return engine(percent, period);
-}
+#define ENGINE(name)                                                                                         \
+    nvmlReturn_t name(nvmlDevice_t device, unsigned int *percent, unsigned int *period) {                    \
+        *percent = 100;                                                                                      \
+        *period = 1;                                                                                         \
+        return NVML_SUCCESS;                                                                                 \
+    }
+ENGINE(nvmlDeviceGetEncoderUtilization)
+ENGINE(nvmlDeviceGetDecoderUtilization)
+ENGINE(nvmlDeviceGetJpgUtilization)
+ENGINE(nvmlDeviceGetOfaUtilization)
 
 /* The same samples. A driver before R550 (ODD_OLDER) has no such list. */
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
                                                    nvmlProcessesUtilizationInfo_v1_t *info) {
     struct entry found[64];
     unsigned int there = entries("ODD_SAMPLES", found), room = info->processSamplesCount;
-    (void)device;
     if (getenv("ODD_OLDER"))
         return NVML_ERROR_FUNCTION_NOT_FOUND;
     info->processSamplesCount = there;
@@ -235,7 +202,6 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
 /* One session of each engine. */
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
                                   nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
-    (void)device, (void)type, (void)since;
     *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
     *count = 1;
     if (samples)
@@ -246,13 +212,11 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, 
 /* ---- confidential computing ---- */
 
 nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *size) {
-    (void)device;
     *size = (nvmlConfComputeMemSizeInfo_t){15 * GIB >> 10, GIB >> 11};
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory) {
-    (void)device;
     *memory = (nvmlMemory_t){15 * GIB, 5 * GIB, 10 * GIB};
     return NVML_SUCCESS;
 }

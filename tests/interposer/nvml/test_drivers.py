@@ -14,12 +14,12 @@ import pytest
 from support import GIB, MIB
 from support.simulation import Process
 
+from .. import calls
 from ..nvml_sandbox import VIEW, WORKER, nvml, setup, smi
-from ..sandboxes import FOLDER, Sandbox, compile_c
+from ..sandboxes import FOLDER, Make, Sandbox, compile_c
 from .test_memory import using
 from .test_processes import BESIDE_A_WORKER, NOT_FOUND, pids
 
-Make = Callable[..., Sandbox]
 Start = Callable[..., Process]
 Ask = Callable[..., Any]
 
@@ -145,18 +145,6 @@ def test_lists_are_asked_for_until_one_has_this_process(sandbox: Make, driver: P
     assert done.stdout.splitlines()[1:] == ["1 1024", "2 1024", "3 1024", "3 0"], done.stderr
 
 
-#: A context, and the memory that is charged for it.
-CONTEXT = """
-import ctypes
-cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-free, total = ctypes.c_size_t(), ctypes.c_size_t()
-assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-assert cuda.cuCtxSetCurrent(context) == 0
-assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
-print((total.value - free.value) >> 20)
-"""
-
-
 @pytest.mark.parametrize(
     ("come", "known"),
     [
@@ -168,7 +156,7 @@ print((total.value - free.value) >> 20)
     ],
 )
 def test_a_process_that_appears_with_the_context_is_taken_for_this_one_only_if_it_fits(
-    sandbox: Make, driver: Path, come: list[int], known: bool
+    caller: calls.Start, driver: Path, come: list[int], known: bool
 ) -> None:
     environ = {
         "ODD_COMPUTE": f"70000:{MIB} 70001:{GIB}",
@@ -176,9 +164,9 @@ def test_a_process_that_appears_with_the_context_is_taken_for_this_one_only_if_i
         "ODD_COME": " ".join(f"{80000 + at}:{mib * MIB}" for at, mib in enumerate(come)),
     }
     odd = f"mount --bind {driver} {FOLDER}/libnvidia-ml.real"
-    done = sandbox(4 * GIB).run([sys.executable, "-c", CONTEXT], setup=odd, env=environ)
+    _, free, total = caller(4 * GIB, setup=odd, **environ).info()
     # Otherwise the card's free memory tells the size.
-    assert done.stdout == ("300\n" if known else "320\n"), done.stderr
+    assert total - free == (300 if known else 320) * MIB
 
 
 def test_sessions_of_the_encoder_are_this_containers(container: Container) -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 from support import GIB, MIB
 from support.simulation import Process
 
-from ..cuda_sandbox import OUT_OF_MEMORY, SUCCESS, kinds
+from ..calls import OUT_OF_MEMORY, SUCCESS, kinds
 from ..memory.storm_sandbox import Card
 from ..nvml_sandbox import nvml
-from ..sandboxes import Sandbox
+from ..sandboxes import Make, Sandbox
 from .test_memory import beside, using
 from .test_processes import NOT_FOUND
 
-Make = Callable[..., Sandbox]
 Start = Callable[..., Process]
 
 CONTEXT = 300 * MIB
@@ -26,13 +25,11 @@ HOST = {"driver": "R580", "gpus": [{"model": "T4", "context_mib": 300, "host_pid
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def test_the_drivers_memory_beyond_the_allocations_is_known(sandbox: Make, program: Start) -> None:
+def test_the_drivers_memory_beyond_the_allocations_is_known(sandbox: Make, caller: Start) -> None:
     one, neighbour = sandbox(CONTEXT + 30 * MIB, topology=HOST), sandbox(4 * GIB, topology=HOST)
-    other = program(neighbour, within=APART)
-    other.start()
+    other = caller(neighbour, within=APART)
     other.alloc(GIB)
-    user = program(one, within=APART)
-    user.start()
+    user = caller(one, within=APART)
     assert kinds(one) == {"overhead": CONTEXT}
     module = user.module("cuModuleLoadData", 20 * MIB - 1000)[1]  # the driver loads it at its first use
     assert user.function(module) == SUCCESS
@@ -43,21 +40,21 @@ def test_the_drivers_memory_beyond_the_allocations_is_known(sandbox: Make, progr
     assert user.info() == [SUCCESS, 10 * MIB, CONTEXT + 30 * MIB]
 
 
-def test_processes_of_one_container_each_have_their_own(sandbox: Make, program: Start) -> None:
+def test_processes_of_one_container_each_have_their_own(sandbox: Make, caller: Start) -> None:
     one = sandbox(4 * GIB, topology=HOST)
-    users = [program(one, within=APART) for _ in range(3)]
+    users = [caller(one, within=APART, device=None) for _ in range(3)]
     for user in users:
         user.start()
     assert one.total() == 3 * CONTEXT == Card(one).used()
     for user in users:
-        user.real_start()  # another context, behind the interposer's back
+        user.real_context()  # another context, behind the interposer's back
         user.info()
     assert one.total() == 6 * CONTEXT == Card(one).used()
 
 
-def test_those_that_start_at_once_are_not_taken_for_one_another(sandbox: Make, program: Start) -> None:
+def test_those_that_start_at_once_are_not_taken_for_one_another(sandbox: Make, caller: Start) -> None:
     one = sandbox(8 * GIB, topology=HOST)
-    users = [program(one, within=APART) for _ in range(6)]
+    users = [caller(one, within=APART, device=None) for _ in range(6)]
     for user in users:
         user.send("start")
     assert [user.result() for user in users] == [SUCCESS] * len(users)
@@ -65,7 +62,7 @@ def test_those_that_start_at_once_are_not_taken_for_one_another(sandbox: Make, p
         user.alloc((number + 1) * 32 * MIB)  # its slot is recognized by this size
     for number, user in enumerate(users):
         before = overheads(one)
-        assert user.real_start() == SUCCESS
+        assert user.real_context() == SUCCESS
         for each in users:
             each.info()
         after = overheads(one)

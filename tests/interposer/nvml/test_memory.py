@@ -12,9 +12,8 @@ from support.simulation import SUCCESS, Process
 from xpu_runtime.limits import pages
 
 from ..nvml_sandbox import nvml, smi
-from ..sandboxes import Sandbox
+from ..sandboxes import Make, Sandbox
 
-Make = Callable[..., Sandbox]
 Start = Callable[..., Process]
 V2 = pynvml.nvmlMemory_v2
 

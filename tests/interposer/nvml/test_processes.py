@@ -16,10 +16,9 @@ from support import GIB, MIB
 from support.simulation import SUCCESS, Process
 
 from ..nvml_sandbox import VIEW, WORKER, nvml, setup, smi
-from ..sandboxes import Sandbox
+from ..sandboxes import Make, Sandbox
 from .test_memory import beside, using
 
-Make = Callable[..., Sandbox]
 Start = Callable[..., Process]
 NOT_FOUND = {"error": pynvml.NVML_ERROR_NOT_FOUND}
 

@@ -30,7 +30,6 @@ def paced(sandbox: Callable[..., Sandbox], paced_program: Callable[[Path, str], 
 
     def make(*caps: int | None, fenced: str = "", **options: Any) -> Paced:
         one = sandbox(*(None for _ in caps), **options)
-        (library,) = Path(one.driver_root).glob("usr/lib/*-linux-gnu/libcuda.so.1")
-        return Paced(one, paced_program(library, fenced), *caps)
+        return Paced(one, paced_program(one.driver / "libcuda.so.1", fenced), *caps)
 
     return make

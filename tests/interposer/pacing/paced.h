@@ -5,32 +5,14 @@
 #define PACED_H
 
 #define _GNU_SOURCE
-#include "../../../native/headers/cuda/cuda_api.h"
+#include "../must.h"
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { STREAMS = 4 };
-
-#define NEED(condition)                                                                                      \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                          \
-            _exit(1);                                                                                        \
-        }                                                                                                    \
-    } while (0)
-#define MUST(call)                                                                                           \
-    do {                                                                                                     \
-        CUresult must_result = (call);                                                                       \
-        if (must_result != CUDA_SUCCESS) {                                                                   \
-            fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, (int)must_result);                         \
-            _exit(1);                                                                                        \
-        }                                                                                                    \
-    } while (0)
 
 extern CUcontext context; /* of device 0 */
 extern CUmodule module;

@@ -64,13 +64,6 @@ class Paced:
         time.sleep(seconds)
         return (self.compute(device).used - used) / 1e7 / (time.monotonic() - began)
 
-    def until(self, holds: Callable[[], bool], seconds: float) -> None:
-        """Fails if the condition does not hold within that many seconds."""
-        began = time.monotonic()
-        while not holds():
-            assert time.monotonic() - began < seconds
-            time.sleep(0.002)
-
     def run_sanitized(self, kind: str, *words: str) -> None:
         """Runs the program. The libraries under test have these sanitizers, which must find nothing."""
         environ = {
@@ -92,8 +85,8 @@ def compile_paced(library: Path, out: Path, fenced: str = "") -> Path:
     """The program, linked to a libcuda; `fenced`: the sanitizers, see fork_fence.c."""
     here = Path(__file__).parent
     source, *parts = (here / f"paced_{name}.c" for name in PARTS)
-    fence = [FORK_FENCE, f"-l{RUNTIMES[fenced]}"] if fenced else []
-    return compile_c(source, out, "-Wextra", *map(str, [*parts, *fence, library]), "-pthread")
+    fence: list[str | Path] = [FORK_FENCE, f"-l{RUNTIMES[fenced]}"] if fenced else []
+    return compile_c(source, out, "-Wextra", *parts, *fence, library)
 
 
 def share(line: str) -> float:

@@ -185,31 +185,27 @@ void check_slices(void) {
     printf("%d\n", held);
 }
 
-void check_threadless(const char *way) {
+/* Launches of 20 ms for a while; `waits`: for each. */
+static void launch_long_ones(bool waits) {
     CUfunction function = function_of("busy_20ms");
-    no_more_threads();
     long long began = now_us();
     long count = 0;
     for (; now_us() < began + 2500000; count++) {
         MUST(launch(function, streams[1]));
-        if (strcmp(way, "waits") == 0)
+        if (waits)
             MUST(cuStreamSynchronize(streams[1]));
     }
     MUST(cuCtxSynchronize());
     printf("%ld %lld\n", count, now_us() - began);
 }
 
-/* By then the kernel's time is unknown, and our thread has ended. */
-static void work_at_exit(void) {
-    CUfunction function = function_of("busy_20ms");
-    long long began = now_us();
-    long count = 0;
-    for (; now_us() < began + 2500000; count++) {
-        MUST(launch(function, streams[1]));
-        MUST(cuStreamSynchronize(streams[1]));
-    }
-    printf("%ld %lld\n", count, now_us() - began);
+void check_threadless(const char *way) {
+    no_more_threads();
+    launch_long_ones(strcmp(way, "waits") == 0);
 }
+
+/* By then the kernel's time is unknown, and our thread has ended. */
+static void work_at_exit(void) { launch_long_ones(true); }
 
 void check_at_exit(void) {
     NEED(atexit(work_at_exit) == 0); /* before our thread is started, so it runs after the thread has ended */

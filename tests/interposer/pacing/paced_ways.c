@@ -3,6 +3,8 @@
  */
 #include "paced.h"
 
+#include <dlfcn.h>
+
 enum { VERSION = 13000 };
 
 #define ONE_BLOCK(stream)                                                                                    \
@@ -11,35 +13,16 @@ enum { VERSION = 13000 };
         .hStream = (stream)                                                                                  \
     }
 
-static void *find(const char *name, bool per_thread, bool lookup) {
+/* A function by its symbol, or looked up by its name, which is the symbol without _ptsz. */
+static void *find(const char *name, const char *symbol, bool lookup) {
     void *found = NULL;
     CUdriverProcAddressQueryResult status;
+    bool per_thread = strcmp(name, symbol) != 0;
     unsigned long long flags = per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
-    if (lookup) {
+    if (lookup)
         MUST(cuGetProcAddress_v2(name, &found, VERSION, flags, &status));
-    } else if (per_thread) {
-#define FOUND(symbol)                                                                                        \
-    if (strcmp(name, #symbol) == 0)                                                                          \
-        found = (void *)symbol##_ptsz;
-        FOUND(cuLaunchKernel)
-        FOUND(cuLaunchKernelEx)
-        FOUND(cuLaunchCooperativeKernel)
-        FOUND(cuGraphLaunch)
-#undef FOUND
-    } else {
-#define FOUND(symbol)                                                                                        \
-    if (strcmp(name, #symbol) == 0)                                                                          \
-        found = (void *)symbol;
-        FOUND(cuLaunchKernel)
-        FOUND(cuLaunchKernelEx)
-        FOUND(cuLaunchCooperativeKernel)
-        FOUND(cuGraphLaunch)
-        FOUND(cuLaunch)
-        FOUND(cuLaunchGrid)
-        FOUND(cuLaunchGridAsync)
-        FOUND(cuLaunchCooperativeKernelMultiDevice)
-#undef FOUND
-    }
+    else
+        found = dlsym(RTLD_DEFAULT, symbol);
     NEED(found);
     return found;
 }
@@ -49,19 +32,10 @@ static void launch_for(double seconds, const char *way, bool lookup, CUstream st
     char name[64];
     long long began = now_us(), until = began + (long long)(seconds * 1e6);
     long count = 0;
-    snprintf(name, sizeof name, "%s", way);
-    char *suffix = strstr(name, "_ptsz");
-    if (suffix)
-        *suffix = 0;
-    void *call = find(name, suffix != NULL, lookup);
+    NEED(sscanf(way, "%63[^_]", name) == 1);
+    void *call = find(name, way, lookup);
     CUfunction function = function_of("busy_1ms");
-    CUlaunchConfig config = {.gridDimX = 1,
-                             .gridDimY = 1,
-                             .gridDimZ = 1,
-                             .blockDimX = 1,
-                             .blockDimY = 1,
-                             .blockDimZ = 1,
-                             .hStream = stream};
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, .hStream = stream};
     CUDA_LAUNCH_PARAMS alone = ONE_BLOCK(streams[1]);
     alone.function = function;
     MUST(cuFuncSetBlockShape(function, 1, 1, 1));

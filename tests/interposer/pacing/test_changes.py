@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from support.sharing_time import until
 from support.timing import within
 from xpu_runtime.limits import compute, pages
 
@@ -37,10 +38,10 @@ def test_a_raised_cap_lets_a_launch_go_that_waits_beside_others(paced: Make) -> 
         usage.seek(PAID)
         usage.write(struct.pack("<2Q", time.monotonic_ns() + 10_000 * MILLION, 100))
     with other.running("forever", ready=True), one.running("forever", ready=True):
-        one.until(lambda: one.compute().waits > 50, 20)
+        until(lambda: one.compute().waits > 50, "it waits", 20)
         assert one.compute().used < 10 * MILLION
         one.set_cores(90)
-        one.until(lambda: one.compute().used > 100 * MILLION, 2)
+        until(lambda: one.compute().used > 100 * MILLION, "it goes on", 2)
 
 
 class Agent:
@@ -85,7 +86,7 @@ def test_an_agent_holds_launches_back_and_lets_them_go_and_is_not_missed_for_lon
         within(60, 101, lambda: used(agent, 80, 0.6))
         assert used(agent, 0, 0.3) < 4
         # Without the agent the cap holds again half a second later.
-        one.until(lambda: one.compute().waits > waits, 1)
+        until(lambda: one.compute().waits > waits, "the cap holds", 1)
         time.sleep(0.6)
         within(40, 60, lambda: one.used_in(0.6))
 
@@ -104,6 +105,6 @@ def test_the_agent_sees_a_container_that_others_slow_down_though_no_budget_holds
     with agent_of(one) as agent:
         waits_within(agent, 0.1)
         with one.running("forever", ready=True):
-            one.until(lambda: not waits_within(agent, 0.3), 20)
+            until(lambda: not waits_within(agent, 0.3), "nothing holds it back", 20)
             with one.running("forever"):
                 assert waits_within(agent, 20)

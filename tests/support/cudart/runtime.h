@@ -49,10 +49,6 @@ struct dim3 {
     unsigned int x, y, z;
 };
 
-struct ipc_handle {
-    char bytes[64];
-};
-
 /* struct cudaMemAllocNodeParams */
 struct alloc_node {
     int type, handle_types;
@@ -125,7 +121,6 @@ int cudaDeviceGetDefaultMemPool(pool_t *pool, int device);
 int cudaMemPoolGetAttribute(pool_t pool, int attribute, void *value);
 int cudaMemPoolSetAttribute(pool_t pool, int attribute, void *value);
 int cudaMemPoolTrimTo(pool_t pool, size_t keep);
-int cudaIpcGetMemHandle(struct ipc_handle *handle, void *pointer);
 
 int cudaGraphCreate(graph_t *graph, unsigned int flags);
 int cudaGraphDestroy(graph_t graph);
@@ -136,7 +131,6 @@ int cudaGraphAddMemFreeNode(node_t *node, graph_t graph, const node_t *dependenc
 int cudaGraphGetNodes(graph_t graph, node_t *nodes, size_t *count);
 int cudaGraphNodeGetType(node_t node, int *type);
 int cudaGraphInstantiateWithFlags(exec_t *exec, graph_t graph, unsigned long long flags);
-int cudaGraphUpload(exec_t exec, stream_t stream);
 int cudaGraphLaunch(exec_t exec, stream_t stream);
 int cudaGraphExecDestroy(exec_t exec);
 int cudaDeviceGetGraphMemAttribute(int device, int attribute, void *value);
@@ -144,7 +138,6 @@ int cudaDeviceGraphMemTrim(int device);
 
 int cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments,
                      size_t shared_bytes, stream_t stream);
-int cudaFuncGetAttributes(void *attributes, const void *function);
 
 /* What nvcc makes of <<<>>> and of each file with kernels. */
 void **__cudaRegisterFatBinary(void *wrapper);

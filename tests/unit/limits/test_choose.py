@@ -47,6 +47,15 @@ def outcome(
     return choose.holding(found, device, parse(variables), config or Config())
 
 
+def unserved(
+    variables: dict[str, str], found: Inventory = R615, device: Device = GPU, config: Config | None = None
+) -> str:
+    """Why the device cannot serve."""
+    _, reason = outcome(variables, found, device, config)
+    assert reason is not None
+    return reason
+
+
 def test_memory_is_held_by_the_driver_and_cores_by_the_interposers(interposers: None) -> None:
     both = {"XPU_MEM": "4G", "XPU_CORES": "30"}
     assert outcome(both) == (Holding(*DRIVER_HARD, *SOFTLY), None)
@@ -57,7 +66,7 @@ def test_memory_is_held_by_the_driver_and_cores_by_the_interposers(interposers: 
 
 def test_capabilities_that_the_interposers_do_not_see_count_against_both_kinds(interposers: None) -> None:
     unseen = {"XPU_CAPABILITIES": "compute,graphics", "XPU_CORES": "30"}
-    _, reason = outcome({**unseen, "XPU_MEM": "4G"}, config=NOTHING_UNHELD)
+    reason = unserved({**unseen, "XPU_MEM": "4G"}, config=NOTHING_UNHELD)
     assert reason == (
         "XPU_CAPABILITIES asks for graphics, whose work on the device the interposer libraries do not see "
         "(they see compute, utility and video), and enforcement.allow_unenforced does not list cores"
@@ -66,7 +75,7 @@ def test_capabilities_that_the_interposers_do_not_see_count_against_both_kinds(i
 
 
 def test_no_cap_on_cores_is_hard_but_that_of_a_whole_mig_device(interposers: None) -> None:
-    _, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30", "XPU_ENFORCE": "hard"}, config=ALL_UNHELD)
+    reason = unserved({"XPU_MEM": "4G", "XPU_CORES": "30", "XPU_ENFORCE": "hard"}, config=ALL_UNHELD)
     assert reason == (
         "only a whole MIG device has a cap on cores that no program can get round, "
         "and XPU_ENFORCE=hard is set"
@@ -81,8 +90,8 @@ def test_a_slice_without_limits_needs_no_backend() -> None:
 def test_where_no_interposer_is_made_for_the_driver_they_hold_nothing(interposers: None) -> None:
     """A vendor's file may name the backend and have no libraries to interpose: that must not look held."""
     driver = R580.driver("nvidia").replace(interposed=())
-    _, reason = outcome({"XPU_MEM": "4G"}, inventories.node(driver, GPU), config=NOTHING_UNHELD)
-    assert "there is no interposer library for the driver of nvidia devices" in (reason or "")
+    reason = unserved({"XPU_MEM": "4G"}, inventories.node(driver, GPU), config=NOTHING_UNHELD)
+    assert "there is no interposer library for the driver of nvidia devices" in reason
 
 
 def test_with_an_older_driver_the_interposers_hold_memory(interposers: None) -> None:
@@ -106,16 +115,14 @@ def test_with_an_older_driver_the_interposers_hold_memory(interposers: None) -> 
 def test_where_the_interposers_cannot_hold_memory_the_reason_is_told(
     interposers: None, variables: dict[str, str], found: str, device: Device, why: str
 ) -> None:
-    _, reason = outcome(
+    reason = unserved(
         {"XPU_MEM": "4G", **variables}, inventories.node(inventories.nvidia(found, *LIBRARIES), GPU), device
     )
-    assert reason is not None
     assert why in reason
 
 
 def test_without_interposers_an_older_driver_cannot_hold_memory() -> None:
-    _, reason = outcome({"XPU_MEM": "4G"}, R580)
-    assert reason is not None
+    reason = unserved({"XPU_MEM": "4G"}, R580)
     assert "driver 580.82.07 cannot hold a memory limit (R615 or newer can)" in reason
     assert "libcuda.so.1 is missing: install the runtime again" in reason
     assert "enforcement.allow_unenforced does not list memory" in reason
@@ -123,8 +130,7 @@ def test_without_interposers_an_older_driver_cannot_hold_memory() -> None:
 
 def test_a_limit_goes_unheld_only_where_the_configuration_lists_it() -> None:
     assert outcome({"XPU_MEM": "4G"}, R580, config=ALL_UNHELD) == (Holding(*UNHELD), None)
-    _, reason = outcome({"XPU_CORES": "30"}, config=Config())
-    assert reason is not None
+    reason = unserved({"XPU_CORES": "30"}, config=Config())
     assert "enforcement.allow_unenforced does not list cores" in reason
 
 
@@ -132,8 +138,7 @@ def test_a_limit_goes_unheld_only_where_the_configuration_lists_it() -> None:
 def test_hard_is_refused_unless_every_limit_is(config: Config) -> None:
     assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "hard"}, config=config)[1] is None
     for variables, found in [({"XPU_MEM": "4G", "XPU_CORES": "30"}, R615), ({"XPU_MEM": "4G"}, R580)]:
-        _, reason = outcome({**variables, "XPU_ENFORCE": "hard"}, found, config=config)
-        assert reason is not None
+        reason = unserved({**variables, "XPU_ENFORCE": "hard"}, found, config=config)
         assert "XPU_ENFORCE=hard" in reason
 
 
@@ -146,10 +151,9 @@ def test_a_backend_that_is_not_registered_is_no_choice() -> None:
 def test_the_hardware_is_asked_for_by_name_where_a_whole_mig_device_is() -> None:
     assert outcome({"XPU_ENFORCE": "mig"}, device=MIG) == (Holding("mig", "hard", "mig", "hard"), None)
     for variables in ({"XPU_MEM": "1G"}, {"XPU_CORES": "30"}):
-        _, reason = outcome({"XPU_ENFORCE": "mig", **variables}, device=MIG, config=ALL_UNHELD)
-        assert reason is not None
+        reason = unserved({"XPU_ENFORCE": "mig", **variables}, device=MIG, config=ALL_UNHELD)
         assert "whole MIG device" in reason
-    _, reason = outcome({"XPU_ENFORCE": "mig"}, device=GPU, config=ALL_UNHELD)
+    reason = unserved({"XPU_ENFORCE": "mig"}, device=GPU, config=ALL_UNHELD)
     assert reason == "not a MIG device, and XPU_ENFORCE=mig needs one"
 
 
@@ -168,14 +172,13 @@ def test_a_limit_that_the_container_could_lift_is_soft_and_not_hard(interposers:
 
 
 def test_all_that_keeps_a_device_from_serving_is_told() -> None:
-    _, reason = outcome({"XPU_MEM": "4G", "XPU_CORES": "30"}, R580, config=NOTHING_UNHELD)
-    assert reason is not None
+    reason = unserved({"XPU_MEM": "4G", "XPU_CORES": "30"}, R580, config=NOTHING_UNHELD)
     assert "does not list memory" in reason
     assert reason.endswith("does not list cores")
     # If the cap comes from the configuration, the reason says so.
     asked = parse({"XPU_MEM": "4G", "XPU_CORES": "30"}).replace(cores_from="defaults.cores")
-    _, reason = choose.holding(R580, GPU, asked, NOTHING_UNHELD)
-    assert (reason or "").endswith("does not list cores (the cap comes from defaults.cores)")
+    _, of_defaults = choose.holding(R580, GPU, asked, NOTHING_UNHELD)
+    assert (of_defaults or "").endswith("does not list cores (the cap comes from defaults.cores)")
 
 
 def test_an_image_cannot_lift_its_limit_by_asking_for_none() -> None:
@@ -185,8 +188,7 @@ def test_an_image_cannot_lift_its_limit_by_asking_for_none() -> None:
 
 def test_a_whole_mig_device_is_held_by_the_hardware_and_a_part_of_it_by_nothing() -> None:
     assert outcome({"XPU_COUNT": "1"}, device=MIG)[0] == Holding("mig", "hard", "mig", "hard")
-    _, reason = outcome({"XPU_MEM": "1G"}, device=MIG)
-    assert reason is not None
+    reason = unserved({"XPU_MEM": "1G"}, device=MIG)
     assert "MIG" in reason
 
 

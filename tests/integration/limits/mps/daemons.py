@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from support.sharing_time import until
 
 from ...conftest import Node
 
@@ -48,16 +48,9 @@ def has_namespaces(node: Node) -> bool:
     return (node.run_dir / "devices" / "mps" / uuid / "config.toml").exists()
 
 
-def wait_for(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not command_of(pid))
+    until(lambda: not command_of(pid), "it has ended")
 
 
 def command_of(pid: int) -> bytes:

@@ -6,8 +6,6 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,8 @@ from share import logs
 from support import timing
 from support.sharing_time import until
 
-from ...conftest import Node
-from .daemons import MPS, SLEEP, daemons, has_namespaces, kept, kill, names, number, wait_for
-
-Bundles = Callable[..., Path]
+from ...conftest import Bundles, Node
+from .daemons import MPS, SLEEP, daemons, has_namespaces, kept, kill, names, number
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
@@ -89,7 +85,7 @@ def test_from_r615_on_the_server_holds_each_container_in_a_namespace(node: Node,
     assert namespaces()[0] == ["6144M", "50.00"]
     # A restarted daemon has the namespaces of the running containers, and none of an ended one.
     kill(number(node, "control"))
-    wait_for(lambda: names(node) == [])
+    until(lambda: names(node) == [], "the server has ended")
     node.remove(second)
     third = node.start(bundles(MPS, "XPU_CORES=20", "XPU_MEM=1G", args=SLEEP))
     assert namespaces() == [["6144M", "50.00"], ["1024M", "20.00"]]

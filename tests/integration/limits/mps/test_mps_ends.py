@@ -8,18 +8,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support import GIB
 from support.device_work import PROGRAM, Workers
+from support.sharing_time import until
 
-from ...conftest import CGROUPS, Node
-from .daemons import MPS, SLEEP, daemons, instead, kept, kill, names, number, wait_for
-
-Bundles = Callable[..., Path]
+from ...conftest import CGROUPS, Bundles, Node
+from .daemons import MPS, SLEEP, daemons, instead, kept, kill, names, number
 
 
 def findings(node: Node) -> list[dict[str, str]]:
@@ -31,7 +29,7 @@ def findings(node: Node) -> list[dict[str, str]]:
 def test_without_the_daemon_a_program_is_refused_and_a_start_mends_it(card: Node, bundles: Bundles) -> None:
     container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     kill(number(card, "control"))
-    wait_for(lambda: names(card) == [])  # the stand-in's server goes with it
+    until(lambda: names(card) == [], "all have ended")  # the stand-in's server goes with it
     done = card.oci("exec", container, "cuda-probe", "info")
     assert done.returncode == 1
     assert "CUDA_ERROR_MPS_CONNECTION_FAILED" in done.stderr
@@ -108,7 +106,8 @@ def test_gc_ends_what_a_killed_hook_leaves(card: Node, bundles: Bundles) -> None
 
 
 def remove_cgroups(name: str) -> None:
-    wait_for(lambda: all(is_removed(each) for each in (*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}"))))
+    folders = (*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}"))
+    until(lambda: all(map(is_removed, folders)), "the cgroups are gone", 20)
 
 
 def is_removed(folder: Path) -> bool:
@@ -143,7 +142,10 @@ def test_a_start_that_is_killed_at_any_time_leaves_what_gc_ends(node: Node, bund
         daemon_seen |= bool(daemons(node))
         node.oci("delete", "--force", bundle.name)
         node.xpu("gc")
-        wait_for(lambda: not any(Path(f"/proc/{grant.pid}").exists() for grant in node.grants()))
+        until(
+            lambda: not any(Path(f"/proc/{grant.pid}").exists() for grant in node.grants()),
+            "no process is left",
+        )
         node.xpu("gc")
         assert (daemons(node), kept(node), node.grants()) == ([], [], [])
         # runc leaves these if it is killed while it creates a container.
