@@ -28,8 +28,6 @@ class Request(Value):
 
 
 class Answer(Value):
-    """The answer to it."""
-
     status: int
     content_type: str
     content: bytes
@@ -60,7 +58,6 @@ def parse_head(head: str, longest_body: int, advice: str) -> tuple[Request, int]
 
 
 def _length(method: str, fields: Mapping[str, list[str]], longest_body: int, advice: str) -> int | Answer:
-    """The length of the body that follows."""
     lengths = fields.get("content-length", [])
     if not lengths and method != "POST" and "transfer-encoding" not in fields:
         return 0
@@ -79,7 +76,6 @@ def text(status: int, words: str, *fields: str) -> Answer:
 
 
 def head_of(answer: Answer, *, keeps: bool) -> bytes:
-    """An answer's head."""
     lines = (
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
         f"Content-Type: {answer.content_type}",

@@ -73,8 +73,6 @@ class Listener(Value):
 
 
 class _Client:
-    """One connection."""
-
     def __init__(self, connection: socket.socket, listener: Listener) -> None:
         self.connection, self.listener = connection, listener
         #: Its handshake is under way.
@@ -143,7 +141,6 @@ class Server:
 
     @property
     def ports(self) -> list[int]:
-        """Where it listens."""
         return [int(each.socket.getsockname()[1]) for each in self._listeners]
 
     def fileno(self) -> int:

@@ -65,7 +65,6 @@ def cdi_file() -> str:
 
 
 def in_run_dir(*names: str) -> str:
-    """A path below `run_dir()`."""
     return os.path.join(run_dir(), *names)
 
 

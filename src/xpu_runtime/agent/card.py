@@ -90,7 +90,6 @@ class SliceState:
         return changed
 
     def set_share(self, share: int) -> None:
-        """Sets its share from now on."""
         self.share = share
         self._highest = max(self._highest, share)
 

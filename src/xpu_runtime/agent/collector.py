@@ -38,7 +38,6 @@ class Page(Value):
     missing: Callable[[str], bytes] | None = None
 
     def answer(self, content: bytes, error: str) -> Answer:
-        """The answer to all clients."""
         if not error:
             return Answer(200, self.content_type, self.taken(content) if self.taken else content)
         if self.missing is None:

@@ -51,8 +51,6 @@ _NICE = 5
 
 
 class _Words(Value):
-    """The allowed words of a command."""
-
     flags: tuple[str, ...]
     #: Each with a value.
     options: tuple[str, ...] = ()
@@ -266,8 +264,6 @@ def _answer_of(status: int, out: bytes, err: bytes) -> bytes:
 def _run(request: bytes) -> tuple[int, bytes, bytes]:
     try:
         asked: Any = json.loads(request)
-        if isinstance(asked, list):  # of a command of before an upgrade
-            asked = {"words": asked, "columns": None, "coloured": False}
         words, columns, coloured = (asked[name] for name in ("words", "columns", "coloured"))
     except (ValueError, TypeError, LookupError, RecursionError):
         words = columns = coloured = None

@@ -34,8 +34,6 @@ _LATE_CHECKS = 4
 
 
 class Debt:
-    """One slice's debt."""
-
     __slots__ = ("_allowed", "_clean_s", "held", "owed")
 
     def __init__(self) -> None:

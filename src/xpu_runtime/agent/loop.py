@@ -187,7 +187,6 @@ class Agent:
     # ---- for people ----
 
     def status(self) -> dict[str, Any]:
-        """The status that the socket reports."""
         return {
             "who": "xpu agent",
             "version": version.VERSION,

@@ -18,7 +18,7 @@ from typing import NoReturn
 from xpu_runtime import paths
 from xpu_runtime.agent.collector import Collector, Make, Page
 from xpu_runtime.agent.history import History
-from xpu_runtime.agent.page import BrowserPage
+from xpu_runtime.agent.page import browser_page
 from xpu_runtime.agent.side_process import AGAIN_S, SideProcess
 from xpu_runtime.config.defaults import Config
 from xpu_runtime.http_message import JSON, METRICS, Answer, Request, text
@@ -89,7 +89,7 @@ def _answers(
     }
     at_hand = {"/history.json": lambda: Answer(200, JSON, history.json())}
     try:
-        at_hand["/"] = BrowserPage().answer
+        at_hand["/"] = browser_page()
     except OSError as error:  # no reason to serve no metrics
         log(f"there is no page for browsers: {error}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Callable
 
 from xpu_runtime.http_message import Answer
 
@@ -16,18 +17,12 @@ _FILE = os.path.join(os.path.dirname(__file__), "page.html")
 _TYPE = "text/html; charset=utf-8"
 
 
-class BrowserPage:
-    """OSError if the file is missing. The page stays as it was at the agent's start: an installation may
-    replace the file, and the data that it asks for."""
-
-    def __init__(self) -> None:
-        with open(_FILE, "rb") as file:
-            self._content = file.read()
-
-    def answer(self) -> Answer:
-        """The page with its headers."""
-        policy = f"Content-Security-Policy: {_policy(self._content)}"
-        return Answer(200, _TYPE, self._content, (policy,))
+def browser_page() -> Callable[[], Answer]:
+    """Makes the page with its headers. OSError if the file is missing. The page stays as it was at the
+    agent's start: an installation may replace the file, and the data that it asks for."""
+    with open(_FILE, "rb") as file:
+        content = file.read()
+    return lambda: Answer(200, _TYPE, content, (f"Content-Security-Policy: {_policy(content)}",))
 
 
 @functools.lru_cache(maxsize=1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import NamedTuple
 
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import waiting
@@ -21,23 +20,15 @@ _LEDGER_S = 0.0
 _MOST = 64
 
 
-class _Waiting(NamedTuple):
-    kind: str
-    container_id: str
-    part: Part
-    text: str
-    when: float
-
-
 class PendingEvents:
     """Those that are not written yet."""
 
     def __init__(self) -> None:
-        self._waiting: deque[_Waiting] = deque(maxlen=_MOST)
+        #: Kind, container's id, device, text, and time.
+        self._waiting: deque[tuple[str, str, Part, str, float]] = deque(maxlen=_MOST)
 
     def add(self, kind: str, container_id: str, part: Part, text: str) -> None:
-        """It has happened now."""
-        self._waiting.append(_Waiting(kind, container_id, part, text, time.time()))
+        self._waiting.append((kind, container_id, part, text, time.time()))
 
     def write(self) -> None:
         """Writes as many as possible; does nothing if there are none."""
@@ -47,8 +38,8 @@ class PendingEvents:
         try:
             with Ledger(as_is=True) as ledger:
                 while self._waiting:
-                    first = self._waiting[0]
-                    ledger.note(first.kind, first.container_id, (first.part,), first.text, when=first.when)
+                    kind, container_id, part, text, when = self._waiting[0]
+                    ledger.note(kind, container_id, (part,), text, when=when)
                     self._waiting.popleft()
         except XpuError:
             pass  # a start has it, it is made anew, or its disk is full: the next time may do better

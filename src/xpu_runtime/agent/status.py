@@ -71,7 +71,6 @@ class StatusSocket:
     """The listening end, in a poll loop of the agent's own."""
 
     def __init__(self) -> None:
-        """As `listen`."""
         self._clients: dict[socket.socket, float] = {}
         self._listen()
 

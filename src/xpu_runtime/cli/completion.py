@@ -66,19 +66,16 @@ def containers(context: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def drained(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """UUIDs of drained devices."""
     told = _marks()
     return _beginning(incomplete, [(uuid, marks.as_drained(why)) for uuid, why in told.drained.items()])
 
 
 def reserved(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """UUIDs of reserved devices."""
     told = _marks()
     return _beginning(incomplete, [(uuid, marks.as_reserved(each)) for uuid, each in told.reserved.items()])
 
 
 def reservations(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of reservations."""
     names = {each.name for each in _marks().reserved.values()}
     return _beginning(incomplete, [(name, "") for name in sorted(names) if name])
 

@@ -9,6 +9,8 @@ from xpu_runtime.cli.terminal.table import print_json, print_lines, width_of_win
 from xpu_runtime.ledger.grants import Slice
 from xpu_runtime.ledger.refusal import Refusal, plain_index
 from xpu_runtime.limits import registry, sharing
+from xpu_runtime.observe import containers
+from xpu_runtime.observe.containers import LimitsJson
 from xpu_runtime.request.units import show
 from xpu_runtime.value import Value
 
@@ -38,7 +40,10 @@ def tell(
             "granted": refusal is None,
             "mode": mode,
             "mode_reason": why,
-            "slices": [_slice(slice_) for slice_ in slices],
+            "slices": [
+                {"device_index": plain_index(slice_.device_index), **containers.limits(slice_)}
+                for slice_ in slices
+            ],
             "refusal": _refusal(refusal) if refusal else None,
             "operations": list(operations),
             "notes": list(notes),
@@ -86,26 +91,11 @@ def _cores(slice_: Slice) -> str:
     return f"no cap on cores{with_others.get(sharing.shared(slice_) or '', '')}"
 
 
-class PlannedSliceJson(TypedDict):
+class PlannedSliceJson(LimitsJson):
     """A slice that a container would get."""
 
     #: A GPU's index is a number, a MIG device's is text (`"0:1"`).
     device_index: int | str
-    device_uuid: str
-    #: The limit in bytes; null: the whole device.
-    memory_bytes: int | None
-    #: Cap in percent of the device's time; null: no cap.
-    cores: int | None
-    #: The sharing of the device's time: `cap`, `turns` or `side by side`; null: it is not shared.
-    cores_shared: str | None
-    #: The backend that would hold the memory limit; null: there is no limit.
-    memory_backend: str | None
-    #: `hard`, `soft` or `unenforced`; null: there is no limit.
-    memory_strength: str | None
-    #: The backend that would hold the cap; null: there is no cap.
-    cores_backend: str | None
-    #: `hard`, `soft` or `unenforced`; null: there is no cap.
-    cores_strength: str | None
 
 
 class RefusedDeviceJson(TypedDict):
@@ -149,20 +139,6 @@ class ExplanationJson(TypedDict):
     operations: list[str]
     #: Remarks on the request, such as limits that it leaves open.
     notes: list[str]
-
-
-def _slice(slice_: Slice) -> PlannedSliceJson:
-    return {
-        "device_index": plain_index(slice_.device_index),
-        "device_uuid": slice_.device_uuid,
-        "memory_bytes": slice_.memory_bytes if slice_.limited else None,
-        "cores": slice_.cores,
-        "cores_shared": sharing.shared(slice_),
-        "memory_backend": slice_.holding.memory_backend,
-        "memory_strength": slice_.holding.memory_strength,
-        "cores_backend": slice_.holding.cores_backend,
-        "cores_strength": slice_.holding.cores_strength,
-    }
 
 
 def _refusal(refusal: Refusal) -> RefusalJson:

@@ -16,7 +16,7 @@ import click
 
 from xpu_runtime import paths, version
 from xpu_runtime.cli.terminal import streams
-from xpu_runtime.errors import XpuError
+from xpu_runtime.errors import XpuError, did_you_mean
 
 #: `xpu NAME` is the click command `NAME` in the module xpu_runtime.cli.NAME.
 COMMANDS = (
@@ -90,10 +90,8 @@ class _Commands(click.Group):
         name = click.utils.make_str(args[0])
         if name not in COMMANDS and not name.startswith("-"):
             # click would import all the commands to suggest one.
-            import difflib
-
-            meant = difflib.get_close_matches(name, COMMANDS, n=1)
-            question = f"did you mean {meant[0]}? There are" if meant else "there are"
+            meant = did_you_mean(name, COMMANDS)
+            question = f"{meant} There are" if meant else "there are"
             ctx.fail(f"No such command {name!r}; {question} {', '.join(COMMANDS)}.")
         return super().resolve_command(ctx, args)
 

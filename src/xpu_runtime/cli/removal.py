@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import click
 
 from xpu_runtime import engines, paths, textfile
+from xpu_runtime.cli.terminal.screen import printable
 from xpu_runtime.doctor import docker_flags, podman_containers
 from xpu_runtime.doctor.areas import docker as running_docker
 from xpu_runtime.engines import ENGINES, RUNTIME_NAME, Engine, engine
@@ -80,11 +81,8 @@ def _engine(name: str) -> Iterator[_Caller]:
     it."""
     known = engine(name)
     processes = engine_processes.running(known.PROGRAM)
-    of_process = {
-        each.pid: (each.option(*known.CONFIG_OPTIONS) or [known.DEFAULT_PATH])[-1] for each in processes
-    }
     named = set()
-    for path in sorted({known.DEFAULT_PATH, *of_process.values()}):
+    for path in sorted({known.DEFAULT_PATH, *(each.file(name) for each in processes)}):
         try:
             if _unconfigure(known, path):
                 named.add(path)
@@ -94,9 +92,9 @@ def _engine(name: str) -> Iterator[_Caller]:
             named.add(path)
             yield from _caller(1, f"{path}, until you take {RUNTIME_NAME} out of it")
     for process in processes:
-        if not (_knows(name, process) or of_process[process.pid] in named):
+        if not (_knows(name, process) or process.file(name) in named):
             continue
-        until = _until(known, of_process[process.pid])
+        until = _until(known, process.file(name))
         _say(f"{known.PROGRAM} (process {process.pid}) knows {RUNTIME_NAME} until: {until}")
         yield from _caller(process.pid, f"{known.PROGRAM} (process {process.pid}), until it is restarted")
 
@@ -222,4 +220,4 @@ def _living(path: str) -> list[Grant]:
 def _caller(pid: int, text: str) -> Iterator[_Caller]:
     started = proc.start_time(pid)
     if started is not None:
-        yield _Caller(pid, started, "".join(c if c.isprintable() else "?" for c in text))
+        yield _Caller(pid, started, printable(text))

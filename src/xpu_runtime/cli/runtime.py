@@ -6,7 +6,6 @@ Only engines/ knows the files' formats.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 
 import click
@@ -126,8 +125,7 @@ def _check_folder(name: str, path: str | None, known: Engine) -> None:
         return
     if path is not None:
         raise ConfigError(f"{path}: there is no folder {folder}", "is the path spelt right?")
-    searched = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
-    if shutil.which(known.PROGRAM, path=searched) is None:
+    if engine_processes.program(known.PROGRAM) is None:
         raise ConfigError(
             f"there is neither the folder {folder} nor the program {known.PROGRAM}",
             f"install {name} first, or name its configuration file by --config",

@@ -103,7 +103,6 @@ def lines(reading: Reading, order: str, width: int | None, *, bars: bool, hints:
 
 
 def key_of(row: Row, order: str) -> tuple[float, str]:
-    """The sort key of rows."""
     amounts = {"got": row.got, "asked": row.asked, "memory": row.memory, "name": 0}
     return -(amounts[order] or 0), row.container_id
 

@@ -23,15 +23,10 @@ _KEY = "default-runtime"
 _STOCK = "runc"
 
 
-def file_of(process: Process) -> str:
-    """The path of the daemon.json that a dockerd reads."""
-    return (process.option(*docker.CONFIG_OPTIONS) or [docker.DEFAULT_PATH])[-1]
-
-
 def readers(path: str) -> list[Process]:
     """The dockerds that run and read the file at `path`."""
     running = engine.running(docker.PROGRAM)
-    return [each for each in running if os.path.realpath(file_of(each)) == os.path.realpath(path)]
+    return [each for each in running if os.path.realpath(each.file("docker")) == os.path.realpath(path)]
 
 
 def added(process: Process) -> list[str]:

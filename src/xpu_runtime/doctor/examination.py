@@ -14,7 +14,6 @@ from functools import partial
 from typing import TypedDict
 
 from xpu_runtime import extensions
-from xpu_runtime.doctor import release
 from xpu_runtime.doctor.machine import Machine, ask
 from xpu_runtime.finding import OK, PROBLEM, UNKNOWN, WARNING, Finding, printable, unknown
 from xpu_runtime.ledger.layout import VERSION as LEDGER_LAYOUT
@@ -115,15 +114,27 @@ def head() -> HeadJson:
         "pages_abi": pages.ABI,
         "ledger_layout": LEDGER_LAYOUT,
         "python": platform.python_version(),
-        "distribution": printable(release.distribution()),
+        "distribution": printable(_distribution()),
         "kernel": f"{os.uname().release} {os.uname().machine}",
         "root": os.geteuid() == 0,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 
+def _distribution() -> str:
+    """The name in /etc/os-release (os-release(5)); "" if it has none."""
+    for path in ("/etc/os-release", "/usr/lib/os-release"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    if line.startswith("PRETTY_NAME="):
+                        return line.partition("=")[2].strip().strip("\"'")
+        except OSError:
+            continue
+    return ""
+
+
 def document(findings: list[Finding]) -> DoctorJson:
-    """The object that `--json` prints."""
     states = [finding.state for finding in findings]
     return {
         **head(),

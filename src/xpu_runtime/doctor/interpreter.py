@@ -39,7 +39,6 @@ def of_program(path: str) -> str | None:
 
 
 def of_hook() -> str | None:
-    """The interpreter that the hook starts."""
     return of_program(paths.HOOK)
 
 

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from xpu_runtime import engines, paths, textfile
@@ -79,7 +78,7 @@ def parts(findings: list[Finding]) -> Iterator[Part]:
     yield "about.txt", ABOUT
     # A message about a file quotes it.
     yield "doctor.json", _json(redact.strings(redact.quotations(examination.document(findings))))
-    collectors = [
+    collectors: list[Callable[[], Iterable[Any]]] = [
         _commands,
         _ledger,
         _containers,
@@ -91,11 +90,10 @@ def parts(findings: list[Finding]) -> Iterator[Part]:
         _log,
         _kernel,
     ]
-    calls: list[Callable[[], Iterable[Any]]] = [partial(collect) for collect in collectors]
-    for position, answer in enumerate(deadline.together(calls, _COLLECT_S)):
+    for collect, answer in zip(collectors, deadline.together(collectors, _COLLECT_S)):
         yield from answer.values
         if answer.error:
-            name = collectors[position].__name__.lstrip("_")
+            name = collect.__name__.lstrip("_")
             yield f"not-collected/{name}.txt", redact.text(answer.error)
 
 

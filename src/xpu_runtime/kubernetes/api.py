@@ -378,7 +378,6 @@ def _read_all(
 
 
 def _of_status(status: Mapping[str, Any], code: int, retry_after: float = 0.0) -> ApiError:
-    """The error in a Status object of the API."""
     code = int(status.get("code") or code)
     reason = str(status.get("reason") or "")
     details = status.get("details") or {}

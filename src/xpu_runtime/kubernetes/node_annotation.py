@@ -54,7 +54,6 @@ class Row(NamedTuple):
 
     @property
     def grantable(self) -> int:
-        """Bytes that may be granted."""
         return self.capacity or self.memory
 
 

@@ -14,8 +14,6 @@ from xpu_runtime.messages import line_of
 
 
 class Threads:
-    """The threads of one program."""
-
     def __init__(self, what: str, end: Callable[[], None]) -> None:
         """`what` is the program's name for people; `end` has it end."""
         self._what = what

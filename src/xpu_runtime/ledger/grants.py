@@ -58,7 +58,6 @@ class Slice(Value):
 
     @classmethod
     def of_row(cls, row: list[Any]) -> Slice:
-        """The slice of a `row`."""
         return cls(*[*row[:5], Holding(*row[5:])])
 
 

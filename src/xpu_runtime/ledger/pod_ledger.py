@@ -28,7 +28,6 @@ class PodLedger(Ledger):
             return allocations.every(self._db)
 
     def allocation(self, uid: str) -> Allocation | None:
-        """The allocation of the pod `uid`."""
         with LedgerErrors(self.path, "read"):
             return next(iter(allocations.every(self._db, uid)), None)
 

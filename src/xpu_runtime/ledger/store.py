@@ -176,7 +176,6 @@ class Ledger:
             return used(self._db, quota)
 
     def quotas_of(self, grant: Grant) -> list[str]:
-        """The quotas that a grant counts to."""
         from xpu_runtime.ledger.quotas import names_of
 
         with LedgerErrors(self.path, "read"):

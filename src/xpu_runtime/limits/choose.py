@@ -83,7 +83,6 @@ def whole(kind: str, device: Device) -> tuple[str | None, str | None]:
 
 
 def _named(request: Request) -> Backend | None:
-    """The backend that the request names, if it names one."""
     return None if request.enforce in ("auto", HARD, registry.NONE) else registry.load(request.enforce)
 
 

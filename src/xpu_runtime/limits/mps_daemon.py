@@ -61,7 +61,6 @@ class Process(Value):
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
         return proc.is_alive(self.pid, self.started)
 
     def __str__(self) -> str:

@@ -42,7 +42,6 @@ class Limits:
         raise NotImplementedError
 
     def read(self, device: Device, folder: str) -> InForce:
-        """The limit in force."""
         raise NotImplementedError
 
 
@@ -118,8 +117,6 @@ class OnCgroup(Backend):
 
 
 class _Change(Change):
-    """The limits of one grant."""
-
     def __init__(self, limits: Limits, inventory: Inventory, grant: Grant) -> None:
         self._limits = limits
         self._inventory = inventory

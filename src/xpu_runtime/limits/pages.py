@@ -113,7 +113,6 @@ def slots_at() -> int:
 
 
 def slot_stride(device_count: int) -> int:
-    """Bytes of a slot."""
     return SLOT_SIZE + device_count * SLOT_DEVICE_SIZE
 
 
@@ -139,7 +138,6 @@ def raw_uuid(uuid: str) -> bytes:
 
 
 def quota_page(container: str, entries: tuple[Entry, ...]) -> bytes:
-    """A whole quota page."""
     page = bytearray(QUOTA_SIZE)
     page[0:8] = b"XPUQUOTA"
     page[8:12] = _u32(ABI)

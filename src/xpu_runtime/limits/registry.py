@@ -25,7 +25,6 @@ NONE = "none"
 
 
 def known_names() -> tuple[str, ...]:
-    """The names of all that are registered."""
     return extensions.backends()
 
 

@@ -57,7 +57,6 @@ class Wanted(Value):
         return self.sched is not None or self.priority is not None
 
     def kinds(self) -> list[str]:
-        """The kinds of limits that change."""
         return [kind for kind, value in zip(KINDS, (self.memory, self.cores)) if value is not None]
 
 

@@ -92,7 +92,6 @@ def _counted(account: list[usage_page.ProcessUsage], position: int) -> int:
 
 
 def warning(grant: Grant, position: int, amount: int) -> str:
-    """One line for people."""
     return (
         f"container {grant.container_id}: the driver counts {show(amount)} on GPU "
         f"{grant.slices[position].device_index} that its account lacks: a program goes round the limit "

@@ -162,7 +162,6 @@ class Usage:
         return sorted(found, key=lambda each: -max(each.used or 0, each.driver or 0))
 
     def device_memory(self, grant: Grant, position: int) -> int:
-        """As `backend.device_memory`."""
         return device_memory(self._inventory, grant.slices[position])
 
     def _account(self, grant: Grant) -> list[usage_page.ProcessUsage]:
@@ -225,7 +224,6 @@ def processes(grant: Grant) -> list[int] | None:
 
 
 def _is_drivers(grant: Grant, position: int, kind: str) -> bool:
-    """Whether a driver holds that limit."""
     holder = registry.known_holder(grant.slices[position], kind)
     return holder is not None and holder.ASKS_DRIVER
 

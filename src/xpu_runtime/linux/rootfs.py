@@ -138,7 +138,6 @@ class Root:
             os.close(fd)
 
     def stat(self, path: str, follow_symlinks: bool = True) -> os.stat_result:
-        """As os.stat."""
         fd = self._resolve(path, os.O_PATH | (0 if follow_symlinks else os.O_NOFOLLOW))
         try:
             return os.fstat(fd)

@@ -42,7 +42,6 @@ class Made:
             take_away(self.folder, self.name, self.replaced)
 
     def identity(self) -> tuple[int, int]:
-        """As of the function."""
         return identity(os.fstat(self._made))
 
     def close(self) -> None:

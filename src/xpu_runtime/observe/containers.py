@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from functools import cache
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from xpu_runtime.errors import XpuError
 from xpu_runtime.ledger import cgroup_records
 from xpu_runtime.ledger.allocations import Reserved
-from xpu_runtime.ledger.grants import Grant
+from xpu_runtime.ledger.grants import Grant, Slice
 from xpu_runtime.ledger.refusal import plain_index
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import registry, sharing
@@ -91,7 +91,27 @@ def problems(grant: Grant) -> list[str]:
     return [str(problem) for problem in told if problem]
 
 
-class SliceJson(TypedDict):
+class LimitsJson(TypedDict):
+    """The limits of a slice, and what holds them."""
+
+    device_uuid: str
+    #: Bytes booked, which is the limit; null: the whole device.
+    memory_bytes: int | None
+    #: Cap in percent of the device's time; null: no cap.
+    cores: int | None
+    #: The sharing of the device's time: `cap`, `turns` or `side by side`; null: it is not shared.
+    cores_shared: str | None
+    #: The backend that holds the memory limit, or would; null: there is no limit.
+    memory_backend: str | None
+    #: `hard`, `soft` or `unenforced`; null: there is no limit.
+    memory_strength: str | None
+    #: The backend that holds the cap, or would; null: there is no cap.
+    cores_backend: str | None
+    #: `hard`, `soft` or `unenforced`; null: there is no cap.
+    cores_strength: str | None
+
+
+class SliceJson(LimitsJson):
     """A slice of a container, or a part of a device that is reserved for a pod and that no container has."""
 
     #: Null: no container has it.
@@ -100,17 +120,10 @@ class SliceJson(TypedDict):
     name: str | None
     #: A GPU's index is a number, a MIG device's is text (`"0:1"`); null: not known.
     device_index: int | str | None
-    device_uuid: str
-    #: Bytes booked, which is the limit; null: the whole device.
-    memory_bytes: int | None
     #: Bytes in use; null: not known.
     memory_used_bytes: int | None
     #: Bytes that the driver counts and the container's account does not; null: no such difference.
     memory_unaccounted_bytes: int | None
-    #: Cap in percent of the device's time; null: no cap.
-    cores: int | None
-    #: The sharing of the device's time: `cap`, `turns` or `side by side`; null: it is not shared.
-    cores_shared: str | None
     #: Percent of the device's time in the last fraction of a second; null: not known, or no cap.
     cores_got_percent: float | None
     #: Percent that the driver counts and the account does not; null: no such difference.
@@ -119,14 +132,6 @@ class SliceJson(TypedDict):
     cores_sched: str | None
     #: `low`, `normal` or `high`; null: no cap that shares time.
     cores_priority: str | None
-    #: The backend that holds the memory limit; null: there is no limit.
-    memory_backend: str | None
-    #: `hard`, `soft` or `unenforced`; null: there is no limit.
-    memory_strength: str | None
-    #: The backend that holds the cap; null: there is no cap.
-    cores_backend: str | None
-    #: `hard`, `soft` or `unenforced`; null: there is no cap.
-    cores_strength: str | None
     #: `hook` or `spec`; null: no container has it.
     mode: str | None
     #: `pending`, `running`, `dead` or `reserved`.
@@ -135,6 +140,19 @@ class SliceJson(TypedDict):
     pid: int | None
     #: RFC 3339, UTC; null: no container has it.
     created: str | None
+
+
+def limits(slice_: Slice) -> LimitsJson:
+    return {
+        "device_uuid": slice_.device_uuid,
+        "memory_bytes": slice_.memory_bytes if slice_.limited else None,
+        "cores": slice_.cores,
+        "cores_shared": sharing.shared(slice_),
+        "memory_backend": slice_.holding.memory_backend,
+        "memory_strength": slice_.holding.memory_strength,
+        "cores_backend": slice_.holding.cores_backend,
+        "cores_strength": slice_.holding.cores_strength,
+    }
 
 
 def entry(
@@ -148,22 +166,15 @@ def entry(
         "container_id": grant.container_id,
         "name": names.of(grant),
         "device_index": plain_index(slice_.device_index),
-        "device_uuid": slice_.device_uuid,
-        "memory_bytes": slice_.memory_bytes if slice_.limited else None,
+        **limits(slice_),
         "memory_used_bytes": used,
         "memory_unaccounted_bytes": unaccounted,
-        "cores": slice_.cores,
-        "cores_shared": sharing.shared(slice_),
         "cores_got_percent": None if got is None or got.percent is None else round(got.percent, 1),
         "cores_unaccounted_percent": None
         if got is None or got.unaccounted is None
         else round(got.unaccounted, 1),
         "cores_sched": policy.sched if policy is not None else None,
         "cores_priority": policy.priority if policy is not None else None,
-        "memory_backend": slice_.holding.memory_backend,
-        "memory_strength": slice_.holding.memory_strength,
-        "cores_backend": slice_.holding.cores_backend,
-        "cores_strength": slice_.holding.cores_strength,
         "mode": grant.mode,
         "state": state(grant),
         "pid": grant.pid,
@@ -174,27 +185,13 @@ def entry(
 def reserved(each: Reserved) -> SliceJson:
     """The same for a pod's reservation that no container holds, with the state `reserved`."""
     return {
-        "container_id": None,
+        **cast("SliceJson", dict.fromkeys(SliceJson.__annotations__)),
         "name": each.pod,
         "device_index": plain_index(each.device_index) if each.device_index else None,
         "device_uuid": each.device_uuid,
         "memory_bytes": None if each.whole else each.memory_bytes,
-        "memory_used_bytes": None,
-        "memory_unaccounted_bytes": None,
         "cores": each.cores or None,
-        "cores_shared": None,
-        "cores_got_percent": None,
-        "cores_unaccounted_percent": None,
-        "cores_sched": None,
-        "cores_priority": None,
-        "memory_backend": None,
-        "memory_strength": None,
-        "cores_backend": None,
-        "cores_strength": None,
-        "mode": None,
         "state": "reserved",
-        "pid": None,
-        "created": None,
     }
 
 

@@ -62,10 +62,9 @@ def socket_of(hosts: list[str]) -> str:
 
 def socket_of_process(process: Process) -> str:
     """Where a running dockerd listens, by its command line and its file."""
-    path = (process.option(*docker.CONFIG_OPTIONS) or [docker.DEFAULT_PATH])[-1]
     hosts = process.option("-H", "--host")
     try:
-        hosts += docker.hosts(textfile.read(path))
+        hosts += docker.hosts(textfile.read(process.file("docker")))
     except ConfigError:
         pass  # broken since it was started
     return socket_of(hosts)

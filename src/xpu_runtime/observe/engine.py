@@ -25,6 +25,11 @@ class Process(Value):
     words: tuple[str, ...]
     started: float
 
+    def file(self, name: str) -> str:
+        """The configuration file that it reads as a process of the engine `name`, one of ENGINES."""
+        known = engines.engine(name)
+        return (self.option(*known.CONFIG_OPTIONS) or [known.DEFAULT_PATH])[-1]
+
     def option(self, *names: str) -> list[str]:
         """The values that it was given for an option, as `--host X`, `--host=X` or `-H X`."""
         found = []
@@ -81,7 +86,6 @@ def _is_roots(pid: int) -> bool:
 
 
 def running_of(name: str) -> list[Process]:
-    """The processes of the engine `name`, one of ENGINES."""
     return running(engines.engine(name).PROGRAM)
 
 
@@ -121,6 +125,13 @@ def changed_since(process: Process, files: list[str]) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def unusable(check: str, error: ConfigError, who: str) -> Finding:
+    """That `who` has a configuration which cannot be used."""
+    if isinstance(error.__cause__, PermissionError):
+        return finding.unknown(check, error.what, "run it as root")
+    return finding.problem(check, error.what, f"mend it: {who} does not start with it")
 
 
 def entry(check: str, where: str, path: str, again: str) -> Finding | None:

@@ -90,8 +90,6 @@ def families(
 
 
 class _Families:
-    """A collector of the library."""
-
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 

@@ -18,8 +18,6 @@ from xpu_runtime.vendors.vendor import Sensors
 
 
 class OfSlice(Value):
-    """The facts about a slice."""
-
     row: Row
     slice: Slice
     reading: Reading

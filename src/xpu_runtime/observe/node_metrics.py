@@ -70,7 +70,6 @@ class NodeMetrics:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a driver open."""
         return self._live is not None
 
     def read(self) -> Reading:

@@ -184,7 +184,6 @@ def _slice(row: Row, name: str | None) -> dict[str, Any]:
         "memory_held": slice_.holding.memory_strength,
         "cores": row.asked,
         "cores_got_percent": _rounded(row.got),
-        "cores_allowed_percent": _rounded(row.allowed),
         "cores_held": slice_.holding.cores_strength,
         "sched": row.sched,
         "priority": row.priority,
@@ -201,15 +200,7 @@ def _event(event: Event, names: Names) -> dict[str, Any]:
         "event": event.kind,
         "container_id": _text(event.container_id) or None,
         "name": None if name is None else _text(name, 260),
-        "devices": [
-            {
-                "uuid": part.uuid,
-                "index": part.index,
-                "memory_bytes": part.memory_bytes,
-                "cores": part.cores,
-            }
-            for part in event.devices[:_MOST_DEVICES]
-        ],
+        "devices": [part.as_dict() for part in event.devices[:_MOST_DEVICES]],
         "reason": _text(event.text, _LONGEST_REASON) or None,
     }
 

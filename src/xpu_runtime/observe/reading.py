@@ -39,8 +39,6 @@ class Row(Value):
 
 
 class Card(Value):
-    """One device, and the slices on it."""
-
     index: str
     uuid: str
     name: str
@@ -64,7 +62,6 @@ class Card(Value):
 
     @property
     def reservation(self) -> Reservation | None:
-        """The same."""
         return None if self.marks is None or self.device is None else self.marks.reservation(self.device)
 
     @property
@@ -89,7 +86,6 @@ class Reading(Value):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The failures."""
         return tuple(self.usage.problems)
 
     @property

@@ -51,7 +51,6 @@ class Samples:
         return self._taken(self._process.wait(seconds))
 
     def close(self) -> None:
-        """Ends the process."""
         self._process.close()
 
     def _taken(self, answer: Answer | None) -> Utilization | None:

@@ -65,7 +65,6 @@ class PodDemand(Value):
 
     @property
     def every(self) -> tuple[tuple[str, Demand], ...]:
-        """All of its containers."""
         return *self.containers, *self.init, *self.sidecars
 
     def of(self, container: str) -> Demand | None:

@@ -266,7 +266,6 @@ def is_selector(word: str) -> bool:
 
 
 def is_annotation(key: str) -> bool:
-    """Whether an annotation is one of ours."""
     return key.startswith(ANNOTATION_PREFIX)
 
 

@@ -25,5 +25,4 @@ class PodContainer(Value):
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
         return f"container {self.container} of pod {self.namespace}/{self.pod}"

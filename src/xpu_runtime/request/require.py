@@ -107,6 +107,5 @@ def _allows(alternatives: tuple[tuple[Condition, ...], ...], vendor: str) -> boo
 
 
 def names_vendor(requirements: tuple[tuple[tuple[Condition, ...], ...], ...]) -> bool:
-    """Whether there is a condition on `vendor`."""
     conditions = (each for alternatives in requirements for group in alternatives for each in group)
     return any(condition.subject == "vendor" for condition in conditions)

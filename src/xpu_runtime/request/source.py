@@ -141,7 +141,6 @@ def _of_pod(
 
 
 def _completed(request: Request, spec: Spec, config: Config) -> Request:
-    """The request, completed by the configuration."""
     if config.policy_quotas:
         from xpu_runtime.request import quotas  # few nodes have any
 

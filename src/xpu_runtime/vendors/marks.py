@@ -100,12 +100,10 @@ def line(text: str) -> str:
 
 
 def as_drained(reason: str) -> str:
-    """For people."""
     return f"drained: {reason}" if reason else "drained"
 
 
 def as_reserved(reservation: Reservation) -> str:
-    """For people."""
     text = f"reserved for {reservation.name or 'nobody'}"
     return f"{text}: {reservation.reason}" if reservation.reason else text
 

@@ -190,7 +190,6 @@ def print_lines(found: Sequence[Line]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """The value as indented JSON."""
     click.echo(json.dumps(value, indent=2))
 
 

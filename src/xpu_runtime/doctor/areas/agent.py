@@ -51,7 +51,7 @@ def look(machine: Machine) -> Iterator[Finding]:
             yield finding.ok(_CHECK, f"{text} (systemctl enable --now xpu-agent, or `xpu agent`)")
         return
     if not machine.complaints:  # otherwise the settings are unknown, also to a new agent
-        yield from _not_read_again(machine.settings, running.get("metrics"))
+        yield from _not_read_again(machine.settings, running["metrics"])
     held = [each for device in running["devices"] for each in device["slices"] if each["held_strictly"]]
     for each in held:
         yield _strict(each)
@@ -61,11 +61,8 @@ def look(machine: Machine) -> Iterator[Finding]:
         yield finding.ok(_CHECK, text)
 
 
-def _not_read_again(config: Config, read: dict[str, str | None] | None) -> Iterator[Finding]:
-    """`read`: the agent's settings of `metrics` since its start; None: it does not tell them (an earlier
-    version)."""
-    if read is None:
-        return
+def _not_read_again(config: Config, read: dict[str, str | None]) -> Iterator[Finding]:
+    """`read`: the agent's settings of `metrics` since its start."""
     asked = {"listen": config.metrics_listen, "group": config.metrics_group}
     changed = [f"metrics.{key}" for key, value in asked.items() if read.get(key) != value]
     if changed:

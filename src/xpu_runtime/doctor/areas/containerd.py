@@ -29,7 +29,7 @@ def look(machine: Machine) -> Iterator[Finding]:
     for process in processes:
         # One that dockerd has started is its own; nothing of CRI is used there.
         if proc.name(proc.parent(process.pid)) != docker.PROGRAM:
-            path = (process.option(*containerd.CONFIG_OPTIONS) or [containerd.DEFAULT_PATH])[-1]
+            path = process.file("containerd")
             yield from _look(path, process)
     if not processes and engine.program(containerd.PROGRAM) is not None:
         yield from _look(containerd.DEFAULT_PATH, None)
@@ -45,10 +45,7 @@ def _look(path: str, process: Process | None) -> Iterator[Finding]:
         hidden = outcome.unseen(file, ours) if ours else None
         unlike = outcome.unlike_others(file) if ours else ""
     except ConfigError as error:
-        if isinstance(error.__cause__, PermissionError):
-            yield finding.unknown(_CHECK, error.what, "run it as root")
-            return
-        yield finding.problem(_CHECK, error.what, f"mend it: {who} does not start with it")
+        yield engine.unusable(_CHECK, error, who)
         return
     restart = containerd.after_change(file, False)
     again = f"xpu runtime configure containerd{option}, then {restart}"

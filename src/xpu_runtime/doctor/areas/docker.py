@@ -50,10 +50,7 @@ def look(machine: Machine) -> Iterator[Finding]:
     try:
         ours = docker.runtime_path(textfile.read(path))
     except ConfigError as error:
-        if isinstance(error.__cause__, PermissionError):
-            yield finding.unknown(_CHECK, error.what, "run it as root")
-            return
-        yield finding.problem(_CHECK, error.what, "mend it: docker does not start with it")
+        yield engine.unusable(_CHECK, error, "docker")
         return
     wrong = engine.entry(_CHECK, path, ours, _configure(path)) if ours else None
     if wrong is not None:
@@ -72,7 +69,7 @@ def _configure(path: str) -> str:
 
 
 def _running(process: Process) -> Iterator[Finding]:
-    path = docker_flags.file_of(process)
+    path = process.file("docker")
     who = f"dockerd (process {process.pid})"
     ours, hosts = None, process.option("-H", "--host")
     said: dict[str, Any] = {}

@@ -9,11 +9,12 @@ import subprocess
 from collections.abc import Iterator
 
 from xpu_runtime import finding, paths
-from xpu_runtime.doctor import interpreter, release
+from xpu_runtime.doctor import interpreter
 from xpu_runtime.doctor.machine import Machine, listed, plural
 from xpu_runtime.finding import Finding
 from xpu_runtime.limits import pages
 from xpu_runtime.observe import engine
+from xpu_runtime.version import COMMIT, VERSION
 
 ORDER = 0
 _CHECK = "installation"
@@ -52,10 +53,9 @@ def look(machine: Machine) -> Iterator[Finding]:
     wrong = [*_parts(), *_modules(), *writable(), *others(engine.LAUNCHER, _PREFIXES)]
     yield from wrong
     if not wrong:
-        known = release.version()
-        commit = f" (commit {known['commit']})" if known["commit"] else ""
+        commit = f" (commit {COMMIT})" if COMMIT else ""
         place = os.path.dirname(os.path.dirname(paths.HOOK))
-        yield finding.ok(_CHECK, f"{known['version']}{commit} in {place}, pages of ABI {pages.ABI}")
+        yield finding.ok(_CHECK, f"{VERSION}{commit} in {place}, pages of ABI {pages.ABI}")
 
 
 def _parts() -> Iterator[Finding]:

@@ -56,9 +56,7 @@ def _found(check: str, known: Engine, drop_in: DropIn, processes: list[Process])
         hidden = drop_in.unseen(file) if ours else None
         sources = known.sources(file)
     except ConfigError as error:
-        if isinstance(error.__cause__, PermissionError):
-            return finding.unknown(check, error.what, "run it as root")
-        return finding.problem(check, error.what, f"mend it: {check} does not start with it")
+        return engine.unusable(check, error, check)
     restart = known.after_change(file, False)
     again = f"xpu runtime configure {known.PROGRAM}, then {restart}"
     if ours is None:

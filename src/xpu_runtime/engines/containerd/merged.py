@@ -139,7 +139,6 @@ def runtime(table: dict[str, Any], name: Any) -> dict[str, Any]:
 
 
 def options(table: dict[str, Any], name: Any) -> dict[str, Any]:
-    """The options of this runtime."""
     return _table(runtime(table, name), "options")
 
 

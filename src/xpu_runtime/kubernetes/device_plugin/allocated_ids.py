@@ -33,7 +33,6 @@ class AllocatedIds(Value):
         return frozenset().union(*(ids for of, ids in some.items() if pods is None or of[:2] in pods))
 
     def ids_of(self, resource: str, containers: Collection[ContainerName]) -> frozenset[str]:
-        """The IDs that these containers have."""
         some = self.by_resource.get(resource, {})
         return frozenset().union(*(ids for of, ids in some.items() if of in containers))
 

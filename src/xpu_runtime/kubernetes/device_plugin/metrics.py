@@ -79,13 +79,10 @@ class Metrics:
 
 
 class _State(Collector):
-    """The state at the scrape."""
-
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """One metric after the other."""
         now = self._snapshot()
         ids = _gauge("ids", _IDS, "resource", "state")
         for resource, states in now.resources.items():

@@ -74,7 +74,6 @@ def units(resource: str, card: Card, resources: Resources) -> int:
 
 
 def free_units(resource: str, card: Card, use: Use, resources: Resources) -> int:
-    """The free units of `resource` on a card with this `use`."""
     kind = resources.kind(resource)
     if kind == WHOLE:
         return int(not use.slices)

@@ -183,7 +183,6 @@ class Offering:
 
 
 def _containers_on(devices: Collection[str], allocation: Allocation) -> Iterator[ContainerName]:
-    """The containers that have a slice of one of these devices."""
     for group in (allocation.init, allocation.sidecars, allocation.containers):
         for name, shares in group.items():
             if any(share.device_uuid in devices for share in shares):

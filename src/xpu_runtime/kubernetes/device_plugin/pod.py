@@ -43,13 +43,10 @@ RESERVED, NO_CLASS, REFUSED = REASONS
 
 
 def resources_of(config: Config) -> Resources:
-    """The resources that this node offers."""
     return Resources(parse_memory(config.kubernetes_memory_unit).on(0), config.kubernetes_aliases)
 
 
 class PodOnNode(Value):
-    """A pod that asks for devices."""
-
     #: Its UID for the kubelet and the engine. A static pod has it in an annotation.
     uid: str
     namespace: str

@@ -66,8 +66,6 @@ class _NotToldYetError(DeviceError):
 
 
 class _State:
-    """The state of one pod."""
-
     def __init__(self, pod: PodOnNode) -> None:
         self.pod = pod
         #: It is in the ledger.
@@ -124,7 +122,6 @@ class Pods:
     # From the API
 
     def take(self, change: Change[PodOnNode]) -> None:
-        """Takes a change of the watch."""
         with self._lock:
             if change.kind == "listed":
                 named = {pod.key for pod in change.objects}

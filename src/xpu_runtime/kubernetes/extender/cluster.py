@@ -45,8 +45,6 @@ _UNKNOWN_NODE = "not known here (yet)"
 
 
 class Cluster:
-    """The cluster's state."""
-
     def __init__(
         self,
         resources: Resources,
@@ -83,7 +81,6 @@ class Cluster:
         return found.why_not if found.has_other_unit and not was_told else ""
 
     def remove_node(self, name: str) -> None:
-        """A node is gone."""
         with self._lock:
             self._state.remove_node(name)
 

@@ -28,8 +28,6 @@ class LeaderUnreachable(Exception):
 
 
 class Forwarder:
-    """To the leader, wherever that is."""
-
     def __init__(self, files: tuple[str, str] | None) -> None:
         """`files`: this replica's certificate and key; None: plain HTTP."""
         self._files = files

@@ -49,7 +49,6 @@ class Informer:
         self._blind_since: dict[str, float] = {}
 
     def start(self, threads: Threads) -> None:
-        """Begins to follow."""
         threads.start(self._nodes, "nodes")
         threads.start(self._pods, "pods")
 

@@ -76,7 +76,6 @@ class Metrics:
         self.registry.register(_State(counts, state))
 
     def asked(self, verb: str, result: str, seconds: float) -> None:
-        """A request was answered."""
         self._asked.labels(verb, result).observe(seconds)
 
     def bound(self, seconds: float) -> None:
@@ -84,7 +83,6 @@ class Metrics:
         self._api.observe(seconds)
 
     def passed_on(self, *, is_answered: bool) -> None:
-        """A request was passed on."""
         self._passed_on.labels("yes" if is_answered else "no").inc()
 
     def text(self) -> bytes:
@@ -102,7 +100,6 @@ class _State(Collector):
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """One metric after the other."""
         build = GaugeMetricFamily(
             f"{_PREFIX}_build_info",
             "1; the label says which version of the extender this is.",

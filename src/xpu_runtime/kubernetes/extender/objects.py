@@ -17,8 +17,6 @@ from xpu_runtime.value import Value
 
 
 class Pod:
-    """A pod that asks for devices."""
-
     __slots__ = (
         "demand", "failure", "held", "name", "namespace", "node", "priority", "shape", "stamp", "uid",
     )  # fmt: skip

@@ -34,8 +34,6 @@ _HELD = "; it would fit without the places that are held for pods of groups not 
 
 
 class Reasons:
-    """The reasons for one pod."""
-
     def __init__(
         self, cluster: Cluster, resources: Resources, pod: Mapping[str, Any], demand: PodDemand
     ) -> None:

@@ -166,7 +166,6 @@ class State:
         accounting.count(node, self.pods, self.assumed)
 
     def counts(self) -> dict[str, int]:
-        """As Cluster.counts."""
         found = dict.fromkeys(("nodes", "unusable_nodes", "devices", "memory", "free"), 0)
         for node in self.nodes.values():
             found["unusable_nodes" if node.devices.why_not else "nodes"] += 1
@@ -183,7 +182,6 @@ class State:
         return found
 
     def expire(self) -> list[Assumed]:
-        """As Cluster.expire."""
         now = self._clock()
         for uid in [uid for uid, until in self.gone.items() if until <= now]:
             del self.gone[uid]

@@ -29,7 +29,6 @@ class Verdicts:
         self._free: list[int] = []
 
     def new_number(self) -> int:
-        """For a new node."""
         if self._free:
             return self._free.pop()
         for verdicts in self._by_demand.values():
@@ -42,7 +41,6 @@ class Verdicts:
         self._free.append(number)
 
     def forget(self, number: int) -> None:
-        """The node has changed."""
         for verdicts in self._by_demand.values():
             verdicts[number] = UNKNOWN
 

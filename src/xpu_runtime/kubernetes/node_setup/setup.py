@@ -58,12 +58,6 @@ class Settings(Value):
     pod: str = ""
 
 
-def install(source: str, settings: Settings) -> None:
-    """Puts the tree from `source` on the node, configures it, and tells containerd. ConfigError, OSError."""
-    with _lock():
-        _install(source, settings)
-
-
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
     """One at a time; a killed process releases it."""
@@ -75,7 +69,9 @@ def _lock() -> Iterator[None]:
         os.close(folder)
 
 
-def _install(source: str, settings: Settings) -> None:
+@_lock()
+def install(source: str, settings: Settings) -> None:
+    """Puts the tree from `source` on the node, configures it, and tells containerd. ConfigError, OSError."""
     programs = _PACKAGE if _has_package() else _OURS
     first = {"made_state": not os.path.exists(paths.DEFAULT_RUN_DIR)}
     _write_done({**first, **(_done() or {}), "programs": programs, "pod": settings.pod, "removing": False})
@@ -111,16 +107,12 @@ def _check_keys(path: str) -> None:
     read_keys(path)
 
 
+@_lock()
 def uninstall(pod: str = "") -> int:
     """Removes the files of `install` from the node; returns 0. KEPT if another pod than `pod`, if given,
     installed them. If containers still call the runtime, the tree stays for them, and a timer of the node
     removes it when they have ended; PENDING if there can be no timer, and this has to be repeated.
     ConfigError, OSError."""
-    with _lock():
-        return _uninstall(pod)
-
-
-def _uninstall(pod: str) -> int:
     done = _done()
     installer = (done or {}).get("pod")
     if pod and installer and installer != pod:
@@ -156,11 +148,11 @@ def _end_reservations() -> None:
         say(f"reservations of pods stay until the next boot: {error}", error=True)
 
 
+@_lock()
 def finish() -> int:
     """The last part of `uninstall`, which the node's timer repeats; returns the same."""
-    with _lock():
-        # A newer installation stays.
-        return _finish() if (_done() or {}).get("removing") else 0
+    # A newer installation stays.
+    return _finish() if (_done() or {}).get("removing") else 0
 
 
 def _finish() -> int:
@@ -284,8 +276,7 @@ def _has_old_configuration(path: str) -> bool:
         [os.path.dirname(str(each)) for each in patterns if isinstance(patterns, list)] if patterns else []
     )
     return any(
-        path == (process.option(*containerd.CONFIG_OPTIONS) or [containerd.DEFAULT_PATH])[-1]
-        and engine.changed_since(process, read)
+        path == process.file("containerd") and engine.changed_since(process, read)
         for process in engine.running(containerd.PROGRAM)
     )
 

@@ -245,7 +245,6 @@ _PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v2"
 
 
 def memory_by_process(driver: Driver, devices: tuple[Device, ...]) -> dict[str, dict[int, int | None]]:
-    """As `Vendor.memory_by_process`."""
     pynvml = _open(driver.detail("nvml"))
     try:
         used: dict[str, dict[int, int | None]] = {}
