@@ -2,8 +2,7 @@
  * The messages between the stand-ins for NVIDIA's MPS. The real ones' protocol is not public: only the names
  * and places of files, the commands and their effects are as theirs.
  */
-#ifndef XPU_SIM_MPS_H
-#define XPU_SIM_MPS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -43,5 +42,3 @@ struct mps_report {
     uint32_t zero;
     uint64_t key;
 };
-
-#endif

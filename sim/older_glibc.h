@@ -3,8 +3,7 @@
  * other functions for sscanf and similar ones, which differ only in binary literals and are in no older
  * glibc. The old ones still exist.
  */
-#ifndef XPU_SIM_OLDER_GLIBC_H
-#define XPU_SIM_OLDER_GLIBC_H
+#pragma once
 
 #if defined(__x86_64__)
 #define SIM_OLDEST "GLIBC_2.2.5"
@@ -21,6 +20,4 @@ __asm__(".symver __isoc23_strtoul, strtoul@" SIM_OLDEST);
 __asm__(".symver __isoc23_strtoull, strtoull@" SIM_OLDEST);
 /* In libc from glibc 2.34 on, which has the old version as well. */
 __asm__(".symver pthread_create, pthread_create@" SIM_OLDEST);
-#endif
-
 #endif

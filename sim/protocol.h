@@ -15,8 +15,7 @@
  * memfd of each process, which each process that opens the memory gets. Requests and replies marked "fd"
  * carry one (SCM_RIGHTS).
  */
-#ifndef XPU_SIM_PROTOCOL_H
-#define XPU_SIM_PROTOCOL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -267,5 +266,3 @@ _Static_assert(sizeof(struct sim_request) == 48, "requests have no padding");
 _Static_assert(sizeof(struct sim_command) == 32, "commands have no padding");
 _Static_assert(offsetof(struct sim_queue, commands) == 512, "as sim/tests/test_robustness.py says");
 _Static_assert(sizeof(struct sim_device) < SIM_MAX_PROCESSES * sizeof(struct sim_process), "fits a reply");
-
-#endif

@@ -2,8 +2,7 @@
  * The limits of a container's processes under MPS: a file of the host, read-only in the container, and a
  * folder with the control daemon's sockets. src/xpu_runtime/limits/backends/mps.py writes it.
  */
-#ifndef XPU_MPS_H
-#define XPU_MPS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -22,5 +21,3 @@ struct xpu_mps {
 };
 
 _Static_assert(sizeof(struct xpu_mps) == 64, "layout");
-
-#endif

@@ -7,8 +7,7 @@
  * grant's own. src/xpu_runtime/limits/pages.py is the host's view of the same bytes, and tests/unit compares
  * the two. Integers are little-endian, as on every machine that this is built for.
  */
-#ifndef XPU_PAGE_H
-#define XPU_PAGE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -168,5 +167,3 @@ _Static_assert(__builtin_offsetof(struct xpu_quota, limits) == XPU_QUOTA_FIXED, 
 _Static_assert(sizeof(struct xpu_quota_limit) == 64 && sizeof(struct xpu_usage_compute) == 128, "layout");
 _Static_assert(sizeof(struct xpu_usage) == XPU_USAGE_HEADER, "layout");
 _Static_assert(sizeof(struct xpu_slot) == 64 && sizeof(struct xpu_slot_device) == 192, "layout");
-
-#endif

@@ -6,8 +6,7 @@
  * This header is the library's interface, with those that it includes. It knows no vendor's interface: a
  * device is an index in the container's pages.
  */
-#ifndef XPU_ACCOUNT_H
-#define XPU_ACCOUNT_H
+#pragma once
 
 #include "abi/page.h"
 #include "exported.h"
@@ -39,5 +38,3 @@ void xpu_move(int device, enum xpu_kind from, enum xpu_kind to, uint64_t bytes);
 /* Reports, once it is final, that `bytes` more of a device (0: unknown) would pass the limit: in the log, and
  * on stderr once a process. The driver's own error is the same for a full card. */
 void xpu_memory_refused(int device, uint64_t bytes);
-
-#endif

@@ -4,10 +4,7 @@
  * A process may be killed after any store to the pages, and the others must find its stores made in the order
  * of the program. So each store is a release and each load an acquire; on x86-64 both are plain moves.
  */
-#ifndef XPU_ACCOUNT_ATOMIC_H
-#define XPU_ACCOUNT_ATOMIC_H
+#pragma once
 
 #define XPU_LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
 #define XPU_STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
-
-#endif

@@ -9,8 +9,7 @@
  * kernels of others up to a second), at whichever point a process dies: docs/developers/pacing.md. No call
  * here waits, takes a lock or calls a driver.
  */
-#ifndef XPU_ACCOUNT_BUDGET_H
-#define XPU_ACCOUNT_BUDGET_H
+#pragma once
 
 #include "abi/page.h"
 #include "clock/clock.h"
@@ -57,5 +56,3 @@ void xpu_budget_guessed(int device);
 void xpu_budget_held(int device, uint64_t ns);
 /* Gives back unused charges of a dead process. The caller owns the slot. */
 void xpu_budget_recover(unsigned slot, int device);
-
-#endif

@@ -2,8 +2,7 @@
  * Memory that several processes have open. It is charged to the process that made it, and stays charged after
  * that process freed it or died, while any process of the container has imports.
  */
-#ifndef XPU_ACCOUNT_EXPORTED_H
-#define XPU_ACCOUNT_EXPORTED_H
+#pragma once
 
 #include "abi/page.h"
 
@@ -14,5 +13,3 @@ void xpu_imported(int change);
 /* Uncharges this process's XPU_FREED_EXPORTED if no process has imports any more; otherwise lets it outlive
  * this process. */
 void xpu_exported_settle(int device);
-
-#endif

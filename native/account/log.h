@@ -5,8 +5,7 @@
  * XPU_LOG=debug (stderr), XPU_LOG=debug:/a/file, or XPU_LOG=off: the line of xpu_log_once is left out, too. A
  * setuid program writes no file.
  */
-#ifndef XPU_ACCOUNT_LOG_H
-#define XPU_ACCOUNT_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ struct xpu_mib {
 };
 struct xpu_mib xpu_mib(uint64_t bytes);
 #define XPU_MIB(bytes) xpu_mib(bytes).text
-
-#endif

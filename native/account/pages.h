@@ -2,8 +2,7 @@
  * The container's two pages: opened and checked once, then read in place. If they are missing or invalid,
  * callers get a sentence for people and refuse the device. It knows nothing of slots and totals.
  */
-#ifndef XPU_ACCOUNT_PAGES_H
-#define XPU_ACCOUNT_PAGES_H
+#pragma once
 
 #include "abi/page.h"
 
@@ -50,5 +49,3 @@ bool xpu_lacks_descriptors(void);
  * to the page. */
 int xpu_usage_descriptor(void);
 void xpu_close(int fd);
-
-#endif

@@ -3,8 +3,7 @@
  * same time as others. Time on a part of a device counts as that part of the time. If the parts of the
  * container's processes add up to no more than its share, no launch need be held back.
  */
-#ifndef XPU_ACCOUNT_PART_H
-#define XPU_ACCOUNT_PART_H
+#pragma once
 
 #include "abi/page.h"
 
@@ -19,5 +18,3 @@ uint64_t xpu_scale_to_part(int device, uint64_t ns);
 /* Whether the parts of the container's processes are known, and together within that share. Another process
  * is known some ms after its begin. */
 bool xpu_parts_fit(int device, uint32_t share, uint64_t now);
-
-#endif

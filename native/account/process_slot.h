@@ -2,8 +2,7 @@
  * This process's slot: taken at its first change, and changed under its lock. Independent of the reasons for
  * changes.
  */
-#ifndef XPU_ACCOUNT_PROCESS_SLOT_H
-#define XPU_ACCOUNT_PROCESS_SLOT_H
+#pragma once
 
 #include "process_state.h"
 #include "slot.h"
@@ -28,5 +27,3 @@ void xpu_uncharge_locked(int device, enum xpu_kind kind, uint64_t bytes);
 
 /* Rounded up to whole grains; no size overflows. */
 static inline uint64_t xpu_grains(uint64_t bytes) { return bytes / XPU_GRAIN + (bytes % XPU_GRAIN != 0); }
-
-#endif

@@ -2,8 +2,7 @@
  * The state of this process that a forked child must not inherit: its lock, the number of its slot, and the
  * deferred frees of signal handlers. It knows nothing of the shared pages.
  */
-#ifndef XPU_ACCOUNT_PROCESS_STATE_H
-#define XPU_ACCOUNT_PROCESS_STATE_H
+#pragma once
 
 #include "abi/page.h"
 
@@ -28,5 +27,3 @@ void xpu_defer_free(int device, enum xpu_kind kind, uint64_t bytes);
 bool xpu_deferred_frees(void);
 /* Bytes of them; the caller frees them. */
 uint64_t xpu_deferred_take(int device, enum xpu_kind kind);
-
-#endif

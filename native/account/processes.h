@@ -2,8 +2,7 @@
  * The memory of each process of the container, for NVML's process lists and for diagnosis. It changes only
  * slots of dead processes.
  */
-#ifndef XPU_ACCOUNT_PROCESSES_H
-#define XPU_ACCOUNT_PROCESSES_H
+#pragma once
 
 #include "abi/page.h"
 
@@ -23,5 +22,3 @@ void xpu_each_process(void (*each)(const struct xpu_process *process, void *data
 bool xpu_other_instances(int device, uint64_t *bytes);
 /* Tells the others the driver's id for this process. */
 void xpu_driver_id_set(uint32_t id);
-
-#endif

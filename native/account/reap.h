@@ -1,8 +1,7 @@
 /*
  * Gives dead processes' memory back to the container. It knows this process's slot only to leave it alone.
  */
-#ifndef XPU_ACCOUNT_REAP_H
-#define XPU_ACCOUNT_REAP_H
+#pragma once
 
 #include "abi/page.h"
 
@@ -20,5 +19,3 @@ bool xpu_any_imports(void);
 /* The next slot from `slot` on, other than this process's own, that is marked; the number of slots if there
  * is none. */
 unsigned xpu_next_marked(unsigned slot);
-
-#endif

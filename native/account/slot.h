@@ -2,8 +2,7 @@
  * The slots of the usage page: their places, and the locks that show which owners live. It knows nothing of
  * totals, and not which slot is this process's. All of it needs open pages (xpu_pages_open).
  */
-#ifndef XPU_ACCOUNT_SLOT_H
-#define XPU_ACCOUNT_SLOT_H
+#pragma once
 
 #include "pages.h"
 
@@ -24,5 +23,3 @@ bool xpu_byte_lock(int fd, unsigned byte);
 void xpu_byte_unlock(int fd, unsigned byte, unsigned count);
 /* Whether another open file description has it; true if that is unknown. */
 bool xpu_byte_held(int fd, unsigned byte);
-
-#endif

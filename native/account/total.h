@@ -2,8 +2,7 @@
  * The changes of a device's total: numbered changes of a slot (docs/concepts/memory.md). It knows nothing of
  * processes; the caller owns the slot.
  */
-#ifndef XPU_ACCOUNT_TOTAL_H
-#define XPU_ACCOUNT_TOTAL_H
+#pragma once
 
 #include "abi/page.h"
 
@@ -18,5 +17,3 @@ uint64_t xpu_total_take(unsigned slot, int device, uint64_t grains);
 /* Completes or forgets the change in which the slot's last owner was killed. The caller owns the slot. */
 void xpu_total_recover(unsigned slot, int device);
 uint64_t xpu_total(int device); /* grains */
-
-#endif

@@ -2,12 +2,9 @@
  * A clock that a program cannot change: the host's CLOCK_MONOTONIC. For the account, and for the simulated
  * device.
  */
-#ifndef XPU_CLOCK_H
-#define XPU_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 
 /* CLOCK_MONOTONIC of the host, ns. */
 uint64_t xpu_now(void);
-
-#endif

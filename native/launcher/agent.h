@@ -7,8 +7,7 @@
  * and the asking process may do the work without the agent. After that a lost worker may have done any part
  * of it. Any part of a container's end may be done again.
  */
-#ifndef XPU_LAUNCHER_AGENT_H
-#define XPU_LAUNCHER_AGENT_H
+#pragma once
 
 enum agent_outcome {
     AGENT_NONE, /* there is none, or it declines: nothing was done */
@@ -25,5 +24,3 @@ struct agent_answer {
 /* `kind` is "shim" or "hook", `lib` this installation's folder. The answer stays until the next call. */
 enum agent_outcome agent_ask(const char *kind, const char *lib, int count, char **words,
                              struct agent_answer *answer);
-
-#endif

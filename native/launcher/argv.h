@@ -6,8 +6,7 @@
  * knows these rules: the shim gets the result (handover.h). tests/integration/launcher compares it with the
  * real runc and crun.
  */
-#ifndef XPU_LAUNCHER_ARGV_H
-#define XPU_LAUNCHER_ARGV_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -31,5 +30,3 @@ struct invocation {
 
 /* Reads the words after the program's name. The result points into them. */
 struct invocation invocation_parse(int count, char **words);
-
-#endif

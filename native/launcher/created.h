@@ -6,8 +6,7 @@
  * another environment. So each command that creates a container leaves a record, and each later command for
  * the container follows it.
  */
-#ifndef XPU_LAUNCHER_CREATED_H
-#define XPU_LAUNCHER_CREATED_H
+#pragma once
 
 #include "argv.h"
 
@@ -26,5 +25,3 @@ const char *created_keep(const struct invocation *line, const char *runtime);
 
 /* The container of `line` no longer exists. */
 void created_forget(const struct invocation *line);
-
-#endif

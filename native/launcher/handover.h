@@ -4,8 +4,7 @@
  * Values are places in the runtime's words, so that nothing is copied or quoted, and so that the shim can
  * replace one. src/xpu_runtime/oci/argv.py reads this.
  */
-#ifndef XPU_LAUNCHER_HANDOVER_H
-#define XPU_LAUNCHER_HANDOVER_H
+#pragma once
 
 #include "argv.h"
 
@@ -14,5 +13,3 @@ enum { HANDOVER_SIZE = 512 };
 
 /* `line` was read from the `count` `words`. */
 void handover_write(char text[HANDOVER_SIZE], const struct invocation *line, int count, char **words);
-
-#endif

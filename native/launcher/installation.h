@@ -1,6 +1,5 @@
 /* The place of this installation's files in Python. */
-#ifndef XPU_LAUNCHER_INSTALLATION_H
-#define XPU_LAUNCHER_INSTALLATION_H
+#pragma once
 
 #include <limits.h>
 #include <stdbool.h>
@@ -16,5 +15,3 @@ bool installation_find(char lib[PATH_MAX]);
  * ignore SIGCHLD; Python does not, as the kernel would otherwise take away the status of Python's children.
  */
 void become_python(const char *lib, const char *name, int count, char **words);
-
-#endif

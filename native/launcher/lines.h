@@ -4,8 +4,7 @@
  * With any doubt about such a file (its writer, its completeness) it is not used: the caller then has Python
  * look.
  */
-#ifndef XPU_LAUNCHER_LINES_H
-#define XPU_LAUNCHER_LINES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,5 +26,3 @@ bool read_lines(const char *path, char *text, size_t size);
 struct piece value_of(const char *text, const char *key);
 
 bool is_text(struct piece value, const char *text);
-
-#endif

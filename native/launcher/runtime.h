@@ -4,8 +4,7 @@
  * Python compiles the configuration file, and leaves the answer in RUN_DIR/launcher.conf together with the
  * identity of that file. Without a configuration file the defaults hold.
  */
-#ifndef XPU_LAUNCHER_RUNTIME_H
-#define XPU_LAUNCHER_RUNTIME_H
+#pragma once
 
 #include <limits.h>
 #include <stdbool.h>
@@ -27,5 +26,3 @@ void runtime_again(const char *before, char path[PATH_MAX]);
 
 /* The folder of all state, as in paths.py. */
 const char *run_dir(void);
-
-#endif

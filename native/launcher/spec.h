@@ -4,8 +4,7 @@
  * The answer may err on one side only: an asking spec never counts as plain. A spec that only looks like one
  * costs a call of the shim, by a start worker or in a new Python, which reads it properly.
  */
-#ifndef XPU_LAUNCHER_SPEC_H
-#define XPU_LAUNCHER_SPEC_H
+#pragma once
 
 enum spec_verdict {
     SPEC_PLAIN,     /* asks for nothing */
@@ -15,5 +14,3 @@ enum spec_verdict {
 
 /* `bundle` NULL or "": the working directory; `config` NULL: config.json in the bundle. Never blocks. */
 enum spec_verdict spec_look(const char *bundle, const char *config);
-
-#endif

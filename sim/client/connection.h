@@ -4,8 +4,7 @@
  * Threads send their requests as they come. The first of them to wait reads for all, so that a wait for a
  * long kernel does not hold up others. After a fork the child starts without a connection.
  */
-#ifndef XPU_SIM_CONNECTION_H
-#define XPU_SIM_CONNECTION_H
+#pragma once
 
 #include "../protocol.h"
 
@@ -33,5 +32,3 @@ enum sim_status sim_call(struct sim_request *request, const char *path, struct s
  * none) becomes the caller's too. */
 enum sim_status sim_call_fd(struct sim_request *request, int passed, void *payload, size_t capacity,
                             int *received);
-
-#endif

@@ -2,8 +2,7 @@
  * The devices that this process may use, as the real libraries find them: on the host all; elsewhere those
  * whose device node is in the process's own /dev and may be opened.
  */
-#ifndef XPU_SIM_INVENTORY_H
-#define XPU_SIM_INVENTORY_H
+#pragma once
 
 #include "connection.h"
 
@@ -22,5 +21,3 @@ struct sim_inventory {
 
 /* SIM_GONE: no driver, or no /dev/nvidiactl. It needs the connection. */
 enum sim_status sim_inventory(struct sim_inventory *inventory);
-
-#endif

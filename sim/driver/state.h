@@ -6,8 +6,7 @@
  * allocation. It lives until the last slot (a client's hold on it) and the last handle (a file descriptor on
  * its way somewhere) are gone. It is in a process's reported usage only as long as its allocator has it.
  */
-#ifndef XPU_SIM_STATE_H
-#define XPU_SIM_STATE_H
+#pragma once
 
 #include "../protocol.h"
 
@@ -387,5 +386,3 @@ void report(const char *line);
 _Noreturn void give_up(const char *what, const char *where);
 void become_daemon(void);
 void write_pid_file(const char *path);
-
-#endif

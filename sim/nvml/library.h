@@ -1,8 +1,7 @@
 /*
  * Inside libnvidia-ml: the handles, and the checks that every function begins with.
  */
-#ifndef XPU_SIM_NVML_LIBRARY_H
-#define XPU_SIM_NVML_LIBRARY_H
+#pragma once
 
 #include "../../native/headers/nvml/nvml.h"
 #include "../client/inventory.h"
@@ -66,5 +65,3 @@ nvmlReturn_t nvml_busy_percent(nvmlDevice_t device, uint64_t *percent);
         *answer = (number);                                                                                  \
         return NVML_SUCCESS;                                                                                 \
     }
-
-#endif

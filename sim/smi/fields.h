@@ -2,8 +2,7 @@
  * Inside nvidia-smi: its values, and the outputs that have each. An output reads these tables and knows no
  * value by itself.
  */
-#ifndef XPU_SIM_SMI_FIELDS_H
-#define XPU_SIM_SMI_FIELDS_H
+#pragma once
 
 #include "library.h"
 
@@ -39,5 +38,3 @@ extern const struct field smi_gpu_fields[], smi_app_fields[], smi_accounted_fiel
 bool smi_has(const struct field *field);
 /* The text of a value. False: there is none, and the text has the reason, such as "N/A". */
 bool smi_value(const struct field *field, const struct subject *of, char *text, size_t size);
-
-#endif

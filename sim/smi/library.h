@@ -2,8 +2,7 @@
  * Inside nvidia-smi, the lowest part: libnvidia-ml, found at run time as the real one does it, and queries
  * that need more than one call. Above it are the values (fields.h), and above these the output (outputs.h).
  */
-#ifndef XPU_SIM_SMI_LIBRARY_H
-#define XPU_SIM_SMI_LIBRARY_H
+#pragma once
 
 #include "../../native/headers/nvml/nvml.h"
 
@@ -30,5 +29,3 @@ nvmlReturn_t smi_processes(nvmlDevice_t device, nvmlProcessInfo_t *found, unsign
 unsigned int smi_accounted(nvmlDevice_t device, unsigned int pids[SMI_MAX_PROCESSES]);
 /* The MIG device of this number; false: there is none. */
 bool smi_mig(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig);
-
-#endif

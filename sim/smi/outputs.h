@@ -1,8 +1,7 @@
 /*
  * Inside nvidia-smi: the outputs that its options choose from.
  */
-#ifndef XPU_SIM_SMI_OUTPUTS_H
-#define XPU_SIM_SMI_OUTPUTS_H
+#pragma once
 
 #include "fields.h"
 
@@ -22,5 +21,3 @@ int smi_query(const struct selection *selection, enum smi_query kind, const char
               bool units);
 /* -q and -q -x */
 void smi_report(const struct selection *selection, bool xml);
-
-#endif

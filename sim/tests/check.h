@@ -2,8 +2,7 @@
  * The common part of these tests' programs: a call that must have a result, and the choice of a check by its
  * name. A difference is printed on standard output, and the program ends with 1.
  */
-#ifndef XPU_SIM_TESTS_CHECK_H
-#define XPU_SIM_TESTS_CHECK_H
+#pragma once
 
 #include "../../native/headers/cuda/cuda_api.h"
 
@@ -38,5 +37,3 @@ static inline void run_check(const struct check *checks, size_t number, int coun
 }
 
 #define RUN_CHECK(checks, count, words) run_check(checks, sizeof(checks) / sizeof *(checks), count, words)
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Arrays and mipmapped arrays: memory whose layout is the device's own.
  */
-#ifndef XPU_CUDA_ARRAY_H
-#define XPU_CUDA_ARRAY_H
+#pragma once
 
 #include "memory.h"
 
@@ -120,5 +119,3 @@ CUDA_API CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray to, size_t offset, const voi
 CUDA_API CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t bytes, CUstream stream);
 CUDA_API CUresult cuMemcpyAtoHAsync_v2_ptsz(void *to, CUarray from, size_t offset, size_t bytes,
                                             CUstream stream);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Start, devices, contexts, kernels, streams and events.
  */
-#ifndef XPU_CUDA_CORE_H
-#define XPU_CUDA_CORE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -252,5 +251,3 @@ CUDA_API CUresult cuEventSynchronize(CUevent event);
 CUDA_API CUresult cuEventQuery(CUevent event);
 CUDA_API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
 CUDA_API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end);
-
-#endif

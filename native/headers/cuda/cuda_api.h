@@ -7,8 +7,7 @@
  * In each part the types are within #ifndef __cuda_cuda_h__: if the real header was included before, it has
  * its own, and the compiler compares the functions.
  */
-#ifndef XPU_CUDA_API_H
-#define XPU_CUDA_API_H
+#pragma once
 
 #include "array.h"
 #include "core.h"
@@ -17,5 +16,3 @@
 #include "managed.h"
 #include "memory.h"
 #include "vmm.h"
-
-#endif

@@ -2,8 +2,7 @@
  * Contexts and devices beyond their creation: facts, settings, devices among each other; fills of several
  * rows.
  */
-#ifndef XPU_CUDA_DEVICE_H
-#define XPU_CUDA_DEVICE_H
+#pragma once
 
 #include "module.h"
 
@@ -57,5 +56,3 @@ CUDA_API CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned int 
                                      size_t height, CUstream stream);
 CUDA_API CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned int value, size_t width,
                                           size_t height, CUstream stream);
-
-#endif

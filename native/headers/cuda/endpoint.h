@@ -2,8 +2,7 @@
  * Logical endpoints (CUDA 13.3), the successors of multicast objects: kernels of several devices address
  * memory by them.
  */
-#ifndef XPU_CUDA_ENDPOINT_H
-#define XPU_CUDA_ENDPOINT_H
+#pragma once
 
 #include "vmm.h"
 
@@ -56,5 +55,3 @@ CUDA_API CUresult cuLogicalEndpointImport(CUlogicalEndpointId id, const void *ha
 CUDA_API CUresult cuLogicalEndpointGetLimits(cuuint64_t *alignment, cuuint64_t *most,
                                              const CUlogicalEndpointProp *properties);
 CUDA_API CUresult cuLogicalEndpointQuery(CUlogicalEndpointId id, cuuint32_t count, int *ready);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Graphs: their nodes, their executable form, and the memory that their nodes allocate.
  */
-#ifndef XPU_CUDA_GRAPH_H
-#define XPU_CUDA_GRAPH_H
+#pragma once
 
 #include "stream.h"
 
@@ -248,5 +247,3 @@ CUDA_API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream);
 CUDA_API CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUDA_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
 CUDA_API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
-
-#endif

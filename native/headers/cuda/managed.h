@@ -1,8 +1,7 @@
 /*
  * Managed memory: advice on where it should be.
  */
-#ifndef XPU_CUDA_MANAGED_H
-#define XPU_CUDA_MANAGED_H
+#pragma once
 
 #include "vmm.h"
 
@@ -62,5 +61,3 @@ CUDA_API CUresult cuMemRangeGetAttribute(void *data, size_t size, CUmem_range_at
                                          CUdeviceptr pointer, size_t bytes);
 CUDA_API CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, CUmem_range_attribute *attributes,
                                           size_t count, CUdeviceptr pointer, size_t bytes);
-
-#endif

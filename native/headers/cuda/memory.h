@@ -2,8 +2,7 @@
  * Plain device memory: linear, pitched, managed; host memory; copies. The versions without a number are those
  * of 32-bit addresses. vmm.h has pools and mappable memory, array.h has arrays.
  */
-#ifndef XPU_CUDA_MEMORY_H
-#define XPU_CUDA_MEMORY_H
+#pragma once
 
 #include "core.h"
 
@@ -197,5 +196,3 @@ CUDA_API CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned int value, size_t coun
 CUDA_API CUresult cuMemsetD32_v2_ptds(CUdeviceptr to, unsigned int value, size_t count);
 CUDA_API CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream);
 CUDA_API CUresult cuMemsetD32Async_ptsz(CUdeviceptr to, unsigned int value, size_t count, CUstream stream);
-
-#endif

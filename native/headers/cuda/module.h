@@ -1,8 +1,7 @@
 /*
  * Code on the device: modules, libraries, their kernels and variables, launches, and a kernel's occupancy.
  */
-#ifndef XPU_CUDA_MODULE_H
-#define XPU_CUDA_MODULE_H
+#pragma once
 
 #include "vmm.h"
 
@@ -201,5 +200,3 @@ CUDA_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid_size, int 
                                                             unsigned int flags);
 CUDA_API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction function, int blocks,
                                                           int block_size);
-
-#endif

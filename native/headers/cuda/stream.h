@@ -2,8 +2,7 @@
  * Streams and events beyond their creation: attributes, callbacks, and the capture of a stream's work.
  * _ptsz: the same, with the default stream of the thread in place of the context's.
  */
-#ifndef XPU_CUDA_STREAM_H
-#define XPU_CUDA_STREAM_H
+#pragma once
 
 #include "device.h"
 
@@ -117,5 +116,3 @@ CUDA_API CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count,
                                      CUstreamBatchMemOpParams *operations, unsigned int flags);
 CUDA_API CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
                                           CUstreamBatchMemOpParams *operations, unsigned int flags);
-
-#endif

@@ -2,8 +2,7 @@
  * Memory by location: stream-ordered pools, mappable memory (cuMemCreate) with its addresses, and memory
  * handed to another process or API as a file descriptor.
  */
-#ifndef XPU_CUDA_VMM_H
-#define XPU_CUDA_VMM_H
+#pragma once
 
 #include "array.h"
 
@@ -261,5 +260,3 @@ CUDA_API CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevic
                                     size_t size);
 CUDA_API CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,
                                             CUmulticastGranularity_flags option);
-
-#endif

@@ -2,8 +2,7 @@
  * The part of NVML's interface that the simulated library has and that our own library answers. It agrees
  * with NVIDIA's nvml.h; tests/unit/test_driver_headers.py compares each declaration with that header.
  */
-#ifndef XPU_NVML_H
-#define XPU_NVML_H
+#pragma once
 
 #define NVML_API __attribute__((visibility("default")))
 
@@ -378,5 +377,3 @@ NVML_API nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAtt
 NVML_API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes);
 NVML_API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits);
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
-
-#endif

@@ -3,8 +3,7 @@
  * the interposers load in images as old as CentOS 7 (glibc 2.17) and Ubuntu 18.04.
  * tests/interposer/test_symbols.py checks the result.
  */
-#ifndef XPU_SYMBOLS_H
-#define XPU_SYMBOLS_H
+#pragma once
 
 #if defined(__x86_64__)
 #define XPU_OLDEST "GLIBC_2.2.5"
@@ -34,6 +33,4 @@ __asm__(".symver __isoc23_sscanf, __isoc99_sscanf@" XPU_OLDEST_SCANF);
 __asm__(".symver __isoc23_strtol, strtol@" XPU_OLDEST);
 __asm__(".symver __isoc23_strtoul, strtoul@" XPU_OLDEST);
 __asm__(".symver __isoc23_strtoull, strtoull@" XPU_OLDEST);
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /*
  * Inside libcuda: the private tables that libcudart asks for by cuGetExportTable.
  */
-#ifndef XPU_SIM_CUDA_EXPORT_H
-#define XPU_SIM_CUDA_EXPORT_H
+#pragma once
 
 #include "library.h"
 
@@ -20,5 +19,3 @@ void cuda_forget_kept(void); /* in a forked child */
 
 /* ../cudart/validity.c: 16 bytes that libcudart compares with its own. */
 CUresult cuda_validity(uint32_t version, uint64_t seconds, unsigned char answer[16]);
-
-#endif

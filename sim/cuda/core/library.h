@@ -1,8 +1,7 @@
 /*
  * Inside libcuda: devices as CUDA numbers them, contexts, and the thread's current one.
  */
-#ifndef XPU_SIM_CUDA_LIBRARY_H
-#define XPU_SIM_CUDA_LIBRARY_H
+#pragma once
 
 #include "../../../native/headers/cuda/cuda_api.h"
 #include "../../client/inventory.h"
@@ -136,5 +135,3 @@ void cuda_forget_memory(CUcontext context); /* NULL: of all contexts */
 /* module.c, capture.c: in a forked child */
 void cuda_forget_modules(void);
 void cuda_forget_captures(void);
-
-#endif

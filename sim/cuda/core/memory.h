@@ -6,8 +6,7 @@
  * 2 MiB of a context's, stream-ordered ones their pool's reservation. A range is memory with a program's
  * address. One lock, `cuda_memory`, protects all of it. It is never held during a wait for work.
  */
-#ifndef XPU_SIM_CUDA_MEMORY_H
-#define XPU_SIM_CUDA_MEMORY_H
+#pragma once
 
 #include "library.h"
 
@@ -192,5 +191,3 @@ unsigned cuda_handle_types(const struct range *range); /* vmm.c: the kinds of ha
                                                           (CUmemAllocationHandleType) that a range can have */
 /* location.c: CUDA_ERROR_INVALID_VALUE for none; a device is also 0 for host memory. */
 CUresult cuda_location(const CUmemLocation *location, CUdevice *device, bool *host);
-
-#endif

@@ -4,8 +4,7 @@
  * A function that gives a stream work asks cuda_captured first. CUgraphNodeParams describe its node, as for
  * cuGraphAddNode.
  */
-#ifndef XPU_SIM_CUDA_WORK_H
-#define XPU_SIM_CUDA_WORK_H
+#pragma once
 
 #include "memory.h"
 
@@ -170,5 +169,3 @@ void graph_memory_launched(const struct graph_launch *launch, const struct mark 
 CUresult graph_memory_leftover(CUgraph graph, bool freed);
 CUresult graph_memory_run(CUgraphNode node);
 void graph_memory_forget(void); /* in a forked child */
-
-#endif

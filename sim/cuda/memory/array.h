@@ -1,8 +1,7 @@
 /*
  * Inside libcuda: arrays. A mipmapped array consists of its levels, which are arrays in its bytes.
  */
-#ifndef XPU_SIM_CUDA_ARRAY_H
-#define XPU_SIM_CUDA_ARRAY_H
+#pragma once
 
 #include "vmm.h"
 
@@ -51,5 +50,3 @@ uintptr_t cuda_array_place(CUarray array);
 /* A mipmapped array in given bytes. */
 CUresult cuda_mipmap_make(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned levels,
                           struct backing *external, uint64_t offset, CUmipmappedArray *mipmap);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Inside libcuda: the allocations of cuMemCreate.
  */
-#ifndef XPU_SIM_CUDA_VMM_H
-#define XPU_SIM_CUDA_VMM_H
+#pragma once
 
 #include "../core/memory.h"
 
@@ -36,5 +35,3 @@ CUresult cuda_bind(struct bound **list, size_t whole, size_t offset, struct allo
                    size_t memory_offset, size_t size);
 CUresult cuda_unbind(struct bound **list, CUdevice device, size_t offset, size_t size);
 void cuda_bound_end(struct bound **list);
-
-#endif

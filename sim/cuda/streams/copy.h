@@ -1,8 +1,7 @@
 /*
  * Inside libcuda: the common parts of all kinds of copies.
  */
-#ifndef XPU_SIM_CUDA_COPY_H
-#define XPU_SIM_CUDA_COPY_H
+#pragma once
 
 #include "../core/memory.h"
 
@@ -11,5 +10,3 @@ CUresult cuda_copy_begin(bool waits, CUstream stream);
 void cuda_copy_end(void);
 /* Whether [pointer, pointer + bytes) is memory that CUDA knows and may touch. With the lock held. */
 bool cuda_accessible(CUdeviceptr pointer, size_t bytes);
-
-#endif

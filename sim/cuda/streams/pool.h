@@ -1,8 +1,7 @@
 /*
  * Inside libcuda: pools of stream-ordered memory.
  */
-#ifndef XPU_SIM_CUDA_POOL_H
-#define XPU_SIM_CUDA_POOL_H
+#pragma once
 
 #include "../core/memory.h"
 
@@ -31,5 +30,3 @@ CUmemoryPool cuda_pool_new(const CUmemPoolProps *properties, CUdevice device, bo
 void cuda_pool_delete(CUmemoryPool pool);
 /* Its location returns to the default pool. */
 void cuda_pool_replace(CUmemoryPool pool);
-
-#endif

@@ -7,8 +7,7 @@
  * (commands3.c, configuration.c). Commands that no program of ours gives are missing. The messages between
  * the daemon and its clients are our own (mps_protocol.h). There is one server at a time.
  */
-#ifndef XPU_SIM_MPS_CONTROL_H
-#define XPU_SIM_MPS_CONTROL_H
+#pragma once
 
 #include "../../mps_protocol.h"
 
@@ -109,5 +108,3 @@ bool configuration_apply(const char *path);
 /* ---- daemon.c ---- */
 
 void run_daemon(bool background, const char *configuration) __attribute__((noreturn));
-
-#endif

@@ -2,8 +2,7 @@
  * The interposers' questions to the real NVML: its functions by name, its handles for the devices of the
  * pages, and its lists of processes. It interposes nothing.
  */
-#ifndef XPU_INTERPOSER_CLIENT_NVML_H
-#define XPU_INTERPOSER_CLIENT_NVML_H
+#pragma once
 
 #include "headers/nvml/nvml.h"
 
@@ -33,5 +32,3 @@ void xpu_nvml_forget_handles(void);
  * caller frees *infos. Instance ids are all ones without MIG, and on drivers that do not report them. */
 nvmlReturn_t xpu_nvml_processes(nvmlDevice_t handle, unsigned int mode, nvmlProcessInfo_t **infos,
                                 unsigned int *count);
-
-#endif

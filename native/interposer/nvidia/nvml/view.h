@@ -5,8 +5,7 @@
  * into one about this container's slice. The pages are only read. Nothing here takes a slot, holds a lock or
  * keeps a descriptor, so threads and forks need no care.
  */
-#ifndef XPU_NVML_VIEW_H
-#define XPU_NVML_VIEW_H
+#pragma once
 
 #include "account/account.h"
 #include "client/nvml.h"
@@ -61,5 +60,3 @@ nvmlReturn_t view_ours(nvmlDevice_t device, view_ask *ask, void *more, size_t si
 /* NVML's convention for lists: *count is the capacity of the caller's list, and becomes the number of
  * entries. */
 nvmlReturn_t view_fits(unsigned int *count, unsigned int there, const void *infos);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Memory of graphs (CUgraph): nodes that allocate (cuGraphAddMemAllocNode), and captured allocations.
  */
-#ifndef XPU_INTERPOSER_GRAPH_H
-#define XPU_INTERPOSER_GRAPH_H
+#pragma once
 
 #include "headers/cuda/cuda_api.h"
 
@@ -13,5 +12,3 @@ bool xpu_is_capturing(CUstream stream);
 /* A graph of this process has, or may have, an allocating node. */
 void xpu_graph_gets_memory(void);
 bool xpu_graphs_with_memory(void);
-
-#endif

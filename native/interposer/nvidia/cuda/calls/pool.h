@@ -1,8 +1,7 @@
 /*
  * Memory pools (CUmemoryPool, cuMemAllocAsync): notices for synchronising calls.
  */
-#ifndef XPU_INTERPOSER_POOL_H
-#define XPU_INTERPOSER_POOL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -10,5 +9,3 @@
  * then xpu_pools_synchronized is called. Atomic. */
 extern bool xpu_pools_stale;
 void xpu_pools_synchronized(void);
-
-#endif

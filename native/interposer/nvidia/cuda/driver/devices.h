@@ -1,8 +1,7 @@
 /*
  * Which device of the container's pages a CUdevice, a CUcontext or a memory location means.
  */
-#ifndef XPU_INTERPOSER_DEVICES_H
-#define XPU_INTERPOSER_DEVICES_H
+#pragma once
 
 #include "headers/cuda/cuda_api.h"
 
@@ -45,5 +44,3 @@ CUresult xpu_location_known(const CUmemLocation *location);
 
 /* The context of work on the stream: the stream's own, or the current one for the default streams. */
 CUresult xpu_stream_context(CUstream stream, CUcontext *context);
-
-#endif

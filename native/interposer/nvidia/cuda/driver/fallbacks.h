@@ -7,8 +7,7 @@
  * REAL(name) is then fallback_name if the driver has `by` and no `name`, so that the account sees no
  * difference. cuGetProcAddress asks the driver, and hands out the driver's own set.
  */
-#ifndef XPU_INTERPOSER_FALLBACKS_H
-#define XPU_INTERPOSER_FALLBACKS_H
+#pragma once
 
 #include "real.h"
 
@@ -23,5 +22,3 @@ struct xpu_fallback {
     static const struct xpu_fallback xpu_fallback_##name_                                                    \
         __attribute__((section("xpu_fallback"), used, aligned(8))) = {#name_, (void *)fallback_##name_,      \
                                                                       &xpu_function_##by_};
-
-#endif

@@ -3,8 +3,7 @@
  * parent may have been changing them. They stay reachable, because a child with LeakSanitizer would otherwise
  * report them at its end.
  */
-#ifndef XPU_INTERPOSER_FORK_H
-#define XPU_INTERPOSER_FORK_H
+#pragma once
 
 /* Empties the list `head_`, whose elements have a `next`, into the list `left_` of earlier forks. */
 #define XPU_LEAVE_BEHIND(head_, left_)                                                                       \
@@ -16,5 +15,3 @@
         left_ = head_;                                                                                       \
         head_ = NULL;                                                                                        \
     } while (0)
-
-#endif

@@ -2,8 +2,7 @@
  * Programs under NVIDIA's MPS. The driver gets the container's control daemon and this process's limits. If
  * it then works without MPS, it is not used.
  */
-#ifndef XPU_INTERPOSER_MPS_H
-#define XPU_INTERPOSER_MPS_H
+#pragma once
 
 #include "headers/cuda/cuda_api.h"
 
@@ -22,5 +21,3 @@ static inline CUresult xpu_mps_explained(CUresult result) {
         xpu_mps_explain(result);
     return result;
 }
-
-#endif

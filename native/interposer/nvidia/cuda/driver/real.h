@@ -13,8 +13,7 @@
  * programs that take dlsym's NULL for an error with a text.) So newer functions are interposed only if memory
  * depends on them.
  */
-#ifndef XPU_INTERPOSER_REAL_H
-#define XPU_INTERPOSER_REAL_H
+#pragma once
 
 #include "account/account.h"
 #include "headers/cuda/cuda_api.h"
@@ -50,5 +49,3 @@ static inline void *xpu_real(struct xpu_function *function) {
 #define XPU_AT_FORK(function_)                                                                               \
     static void (*const xpu_at_fork_##function_)(void)                                                       \
         __attribute__((section("xpu_at_fork"), used, aligned(8))) = function_;
-
-#endif

@@ -4,8 +4,7 @@
  * handles are gone. So each binding is a reference to it, as a mapping is. Other processes may have the
  * object open, so bound memory counts as exported.
  */
-#ifndef XPU_INTERPOSER_BINDINGS_H
-#define XPU_INTERPOSER_BINDINGS_H
+#pragma once
 
 #include "table.h"
 
@@ -53,5 +52,3 @@ struct xpu_binding *xpu_unbind_begin(enum xpu_space space, uint64_t object, CUde
                                      const struct xpu_binding_place *place);
 /* Called after it. Returns `result`. */
 CUresult xpu_unbind_end(CUresult result, struct xpu_binding *taken);
-
-#endif

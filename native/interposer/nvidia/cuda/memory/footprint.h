@@ -1,8 +1,7 @@
 /*
  * The most memory that an executable graph (CUgraphExec) may take for its allocations, by device.
  */
-#ifndef XPU_INTERPOSER_FOOTPRINT_H
-#define XPU_INTERPOSER_FOOTPRINT_H
+#pragma once
 
 #include "pool_memory.h"
 
@@ -35,5 +34,3 @@ void xpu_launch_begin(struct xpu_launch *launch, struct xpu_device_footprint *on
 void xpu_launch_admitted(struct xpu_launch *launch, const struct xpu_device_footprint *on_device);
 /* Called after one that succeeded; anew: bytes by which the pool has grown for it alone. */
 void xpu_launch_end(const struct xpu_launch *launch, struct xpu_device_footprint *on_device, uint64_t anew);
-
-#endif

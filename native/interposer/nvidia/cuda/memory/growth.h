@@ -2,8 +2,7 @@
  * Calls that take memory which only the driver knows (cuCtxCreate, cuModuleLoad): begin, the real call, end;
  * and the record of their memory.
  */
-#ifndef XPU_INTERPOSER_GROWTH_H
-#define XPU_INTERPOSER_GROWTH_H
+#pragma once
 
 #include "account/account.h"
 #include "headers/cuda/cuda_api.h"
@@ -40,5 +39,3 @@ bool xpu_overhead_keep(enum xpu_space space, uint64_t key, CUcontext context, in
 bool xpu_overhead_change(enum xpu_space space, uint64_t key, int64_t change);
 /* Called after its end, with any context current: subtracts it from its own device. */
 void xpu_overhead_end(enum xpu_space space, uint64_t key);
-
-#endif

@@ -7,8 +7,7 @@
  * numbered at their begin, and an older one never replaces a newer one: so the current report has every call
  * that is complete. No lock is held over a call of the driver.
  */
-#ifndef XPU_INTERPOSER_POOL_MEMORY_H
-#define XPU_INTERPOSER_POOL_MEMORY_H
+#pragma once
 
 #include "reservation.h"
 
@@ -77,5 +76,3 @@ void xpu_pool_memory_exported(struct xpu_pool_memory *pool);
 void xpu_pool_memory_close(struct xpu_pool_memory *pool);
 /* The end: destroyed at the driver, or (not destroyed) open again. */
 void xpu_pool_memory_closed(struct xpu_pool_memory *pool, bool destroyed);
-
-#endif

@@ -2,8 +2,7 @@
  * The overhead of a process on a device: the driver's count beyond the table's sum, thus its contexts,
  * modules and fragmentation. Independent of upper files.
  */
-#ifndef XPU_INTERPOSER_RECONCILE_H
-#define XPU_INTERPOSER_RECONCILE_H
+#pragma once
 
 #include "account/account.h"
 
@@ -48,5 +47,3 @@ bool xpu_overhead_read(int device, uint64_t mine, struct xpu_overhead_reading *r
 uint64_t xpu_overhead_within(const struct xpu_overhead_reading *reading, uint64_t value);
 
 static inline uint64_t xpu_excess(uint64_t all, uint64_t less) { return all > less ? all - less : 0; }
-
-#endif

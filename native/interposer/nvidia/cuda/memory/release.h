@@ -2,8 +2,7 @@
  * Releases the memory of a table's entry: uncharges it, unless the file that made it has registered its own
  * way. So lower files end the objects of upper ones, and call none of them.
  */
-#ifndef XPU_INTERPOSER_RELEASE_H
-#define XPU_INTERPOSER_RELEASE_H
+#pragma once
 
 #include "table.h"
 
@@ -30,5 +29,3 @@ void xpu_entry_release(const struct xpu_entry *entry);
 /* Puts the entry into the table, and releases a stale one that was there under the same key. False: no
  * memory. */
 bool xpu_entry_put(struct xpu_entry *entry);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The usage that the driver reports, through the real NVML, of a device of the pages. It charges nothing.
  */
-#ifndef XPU_INTERPOSER_REPORTED_H
-#define XPU_INTERPOSER_REPORTED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ bool xpu_reported_started(void);
 void xpu_reported_distrust(void);
 /* Free bytes of the device; false without NVML. */
 bool xpu_card_free(int device, uint64_t *bytes);
-
-#endif

@@ -7,8 +7,7 @@
  * it: xpu_free_begin, the real call, xpu_free_end. Any thread may make all calls. They hold no lock over a
  * call of the driver.
  */
-#ifndef XPU_INTERPOSER_RESERVATION_H
-#define XPU_INTERPOSER_RESERVATION_H
+#pragma once
 
 #include "sizes.h"
 #include "table.h"
@@ -78,5 +77,3 @@ void xpu_free_end(struct xpu_entry *entry, CUresult result);
         xpu_free_end(&entry_, result_);                                                                      \
         return result_;                                                                                      \
     } while (0)
-
-#endif

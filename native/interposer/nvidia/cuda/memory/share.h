@@ -2,8 +2,7 @@
  * Memory that other processes have open, or own: by IPC handles (cuIpcGetMemHandle) and exported file
  * descriptors (cuMemExportToShareableHandle).
  */
-#ifndef XPU_INTERPOSER_SHARE_H
-#define XPU_INTERPOSER_SHARE_H
+#pragma once
 
 #include "reservation.h"
 
@@ -21,5 +20,3 @@ void xpu_share_drop(enum xpu_space space, uint64_t key, uint64_t serial);
  * under the same key gets a reference. */
 void xpu_share_open_begin(void);
 void xpu_share_open_end(CUresult result, struct xpu_entry *entry);
-
-#endif

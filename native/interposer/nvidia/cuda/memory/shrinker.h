@@ -2,8 +2,7 @@
  * Memory that the driver keeps unused, which is read again or given back before a refusal. The files that
  * know of such memory (pools, graphs) are above those that need it: they register their functions here.
  */
-#ifndef XPU_INTERPOSER_SHRINKER_H
-#define XPU_INTERPOSER_SHRINKER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -25,5 +24,3 @@ void xpu_unused_refresh(int device);
 bool xpu_unused_trim(int device);
 /* A pointer was freed that the table does not know: it may belong to memory that the driver keeps. */
 void xpu_unknown_freed(void);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Sizes chosen by programs: none overflows, and one that is too large stays too large.
  */
-#ifndef XPU_INTERPOSER_SIZES_H
-#define XPU_INTERPOSER_SIZES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ static inline uint64_t xpu_times(uint64_t one, uint64_t other) {
 static inline uint64_t xpu_round_up(uint64_t length, uint64_t piece) {
     return length > UINT64_MAX - piece ? UINT64_MAX : (length + piece - 1) / piece * piece;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Its locks are held for a few memory accesses, never over a call of the driver or of the account.
  */
-#ifndef XPU_INTERPOSER_TABLE_H
-#define XPU_INTERPOSER_TABLE_H
+#pragma once
 
 #include "account/account.h"
 #include "headers/cuda/cuda_api.h"
@@ -59,5 +58,3 @@ void xpu_table_remove_if(bool (*which)(const struct xpu_entry *, void *), void *
                          void (*each)(const struct xpu_entry *, void *));
 /* The last serial given: entries made from now on have greater ones. */
 uint64_t xpu_table_serial(void);
-
-#endif

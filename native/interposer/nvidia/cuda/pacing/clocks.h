@@ -2,8 +2,7 @@
  * The difference of the device's clock from ours, by the quickest probes: none completes before it was
  * recorded. Pure arithmetic: no driver, no clock, no lock.
  */
-#ifndef XPU_INTERPOSER_CLOCKS_H
-#define XPU_INTERPOSER_CLOCKS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ struct xpu_clocks {
 /* A probe was recorded at `recorded` by our clock, and completed at `completed` by the device's. Returns by
  * how many ns that took longer than the quickest recent one. Probes come in the order of their recording. */
 int64_t xpu_clocks_compare(struct xpu_clocks *clocks, int64_t recorded, int64_t completed);
-
-#endif

@@ -6,8 +6,7 @@
  * Any thread reads this at every launch, without a lock. An entry that another thread changes at that moment
  * gives one wrong prediction.
  */
-#ifndef XPU_INTERPOSER_COSTS_H
-#define XPU_INTERPOSER_COSTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ enum xpu_cost_sure {
 };
 /* A measurement: `ns` for one launch. */
 void xpu_cost_learn(xpu_cost cost, double ns, enum xpu_cost_sure sure);
-
-#endif

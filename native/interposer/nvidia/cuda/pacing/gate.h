@@ -1,8 +1,7 @@
 /*
  * Whether a launch may go now: the pacer's waits (pacer.h).
  */
-#ifndef XPU_INTERPOSER_GATE_H
-#define XPU_INTERPOSER_GATE_H
+#pragma once
 
 #include "pacer.h"
 
@@ -16,5 +15,3 @@ void xpu_gate_pass_unmeasured(const struct xpu_tracker *tracker, uint64_t since)
 bool xpu_gate_wait_for_event(struct xpu_tracker *tracker, const struct xpu_tracked_stream *on);
 /* A launch has not been made: the thread's next one gets its cost. */
 void xpu_gate_give_back(struct xpu_tracker *tracker, uint64_t ns);
-
-#endif

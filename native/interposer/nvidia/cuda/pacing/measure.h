@@ -8,8 +8,7 @@
  * the average is right, however short others' slices are. Neighbours need not be known or trusted. Pure
  * arithmetic: no driver, no clock, no lock.
  */
-#ifndef XPU_INTERPOSER_MEASURE_H
-#define XPU_INTERPOSER_MEASURE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ void xpu_measure_reaches(struct xpu_measure *measure, int64_t at);
 void xpu_measure_take_back(struct xpu_measure *measure, double ns);
 /* The use so far, with the time since the last probe estimated from recent ones. */
 double xpu_measure_used(const struct xpu_measure *measure);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * docs/developers/pacing.md describes its measurements and decisions.
  */
-#ifndef XPU_INTERPOSER_PACER_H
-#define XPU_INTERPOSER_PACER_H
+#pragma once
 
 #include "costs.h"
 #include "cuda/driver/mps.h"
@@ -72,5 +71,3 @@ void xpu_pace_has_waited(void);
 /* Around a call that may end a context: from the first call on the pacer does not touch its objects there. */
 void xpu_pace_context_begin(CUcontext context);
 void xpu_pace_context_end(CUcontext context, bool alive);
-
-#endif

@@ -3,8 +3,7 @@
  * probes which context has the device, and settles launches' charges with their use. It is a thread of ours,
  * one a process. If it cannot be started, threads of the program do its work.
  */
-#ifndef XPU_INTERPOSER_SAMPLER_H
-#define XPU_INTERPOSER_SAMPLER_H
+#pragma once
 
 #include "tracker.h"
 
@@ -22,5 +21,3 @@ void xpu_sampler_leave(struct xpu_tracker *tracker);
 
 /* Whether only threads of the program look: no other can be started, or the program is ending. */
 bool xpu_sampler_without_thread(void);
-
-#endif

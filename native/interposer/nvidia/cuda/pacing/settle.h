@@ -1,8 +1,7 @@
 /*
  * Corrects the container's budget, which was charged by predictions, by measurements.
  */
-#ifndef XPU_INTERPOSER_SETTLE_H
-#define XPU_INTERPOSER_SETTLE_H
+#pragma once
 
 #include "tracker.h"
 
@@ -10,5 +9,3 @@
 void xpu_settle(struct xpu_tracker *tracker);
 /* Puts a tracker out of use whose context has ended, or is about to. Its predictions are dropped. */
 void xpu_tracker_drop(struct xpu_tracker *tracker);
-
-#endif

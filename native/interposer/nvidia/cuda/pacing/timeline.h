@@ -1,8 +1,7 @@
 /*
  * The timeline: the completed CUevents of a tracker since the last look, in the order of the device's clock.
  */
-#ifndef XPU_INTERPOSER_TIMELINE_H
-#define XPU_INTERPOSER_TIMELINE_H
+#pragma once
 
 #include "tracker.h"
 
@@ -52,5 +51,3 @@ void xpu_timeline_end(struct xpu_timeline *timeline, struct xpu_tracker *tracker
 void xpu_timeline_add(struct xpu_timeline *timeline, struct xpu_time_point point);
 /* Whether a probe waited for another context's time slice. */
 bool xpu_probe_waited(const struct xpu_tracker *tracker, const struct xpu_time_point *probe);
-
-#endif

@@ -6,8 +6,7 @@
  * waits for another: the thread that takes a stream's flag changes the stream's state, and one that finds it
  * taken leaves a note and goes on.
  */
-#ifndef XPU_INTERPOSER_TRACKER_H
-#define XPU_INTERPOSER_TRACKER_H
+#pragma once
 
 #include "clocks.h"
 #include "costs.h"
@@ -222,5 +221,3 @@ void xpu_marker_done(struct xpu_tracker *tracker, struct xpu_tracked_stream *on)
 void xpu_tracker_forget(CUcontext context);
 /* The tracker of a context, or NULL. */
 struct xpu_tracker *xpu_tracker_of(CUcontext context);
-
-#endif

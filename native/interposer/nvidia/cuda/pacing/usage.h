@@ -1,8 +1,7 @@
 /*
  * The launches' use of the device's time, from the events of a tracker (timeline.h). For the sampler.
  */
-#ifndef XPU_INTERPOSER_USAGE_H
-#define XPU_INTERPOSER_USAGE_H
+#pragma once
 
 #include "timeline.h"
 
@@ -12,5 +11,3 @@ void xpu_usage_at(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
 /* At `at` the stream has no unread marker: it may be idle. */
 void xpu_usage_maybe_idle(struct xpu_timeline *timeline, struct xpu_tracker *tracker,
                           struct xpu_tracked_stream *on, int64_t at);
-
-#endif
