@@ -15,7 +15,6 @@ from typing import Any
 from support.kubernetes_api import kubeconfig
 
 _MERGE = "application/merge-patch+json"
-_STRATEGIC = "application/strategic-merge-patch+json"
 NAMESPACE = "default"
 
 
@@ -91,20 +90,13 @@ class Api:
     def create_pod(self, pod: dict[str, Any]) -> dict[str, Any]:
         return self.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
 
-    def patch_pod(self, name: str, change: dict[str, Any], part: str = "") -> None:
-        self.call("PATCH", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}{part}", change, _MERGE)
+    def patch_pod(self, name: str, change: dict[str, Any]) -> None:
+        self.call("PATCH", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}", change, _MERGE)
 
-    def delete_pod(self, name: str, grace: int | None = None) -> None:
-        body = {} if grace is None else {"gracePeriodSeconds": grace}
-        try:
-            self.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}", body)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-
-    def delete_pods(self) -> None:
-        """Deletes all pods, without waiting for their ends."""
-        self.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 0})
+    def delete_by_force(self, pod: str = "") -> None:
+        """Deletes a pod, or all pods, without waiting for their ends."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}".rstrip("/")
+        self.call("DELETE", path, {"gracePeriodSeconds": 0})
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The events of the object with that name."""
@@ -116,5 +108,5 @@ class Api:
         found: dict[str, Any] = self.call("GET", f"/api/v1/nodes/{name}")
         return found
 
-    def patch_node(self, name: str, change: dict[str, Any], part: str = "") -> None:
-        self.call("PATCH", f"/api/v1/nodes/{name}{part}", change, _STRATEGIC if part else _MERGE)
+    def patch_node(self, name: str, change: dict[str, Any]) -> None:
+        self.call("PATCH", f"/api/v1/nodes/{name}", change, _MERGE)

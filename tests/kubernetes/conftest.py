@@ -136,7 +136,7 @@ class Pods:
 
     def delete_all(self) -> None:
         """Deletes all pods by force: kubelet reports an ended pod only every ten seconds."""
-        self.api.delete_pods()
+        self.api.delete_by_force()
         until(lambda: not self.api.pods(), "the last pod is gone")
 
 

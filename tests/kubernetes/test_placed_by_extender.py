@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from support import GIB
 
 from .cluster import NODE, Cluster
 from .conftest import Pods
 from .daemons import until
 from .objects import container, pod
-from .services import DevicePlugin
 from .simulated import create_pods, given
 
+pytestmark = pytest.mark.usefixtures("assigned")
 MEMORY, CORES = "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores"
 
 
@@ -25,9 +27,7 @@ def granted(cluster: Cluster) -> dict[str, int]:
     return found
 
 
-def test_a_container_gets_exactly_what_was_signed(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
+def test_a_container_gets_exactly_what_was_signed(cluster: Cluster, pods: Pods) -> None:
     some, more = (
         container(name="some", limits={MEMORY: 2, CORES: 20}),
         container(name="more", limits={MEMORY: 3}),
@@ -49,9 +49,7 @@ def is_refused(pods: Pods, name: str, text: str) -> None:
     assert "running" not in str(pods.api.pod(name)["status"].get("containerStatuses"))
 
 
-def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
+def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(cluster: Cluster, pods: Pods) -> None:
     pods.create(pod("past", container(limits={MEMORY: 4}), nodeName=NODE))
     is_refused(pods, "past", "no assignment")
     # The table in docs/reference/kubernetes.md has these words.
@@ -61,7 +59,7 @@ def test_a_pod_past_the_scheduler_has_no_assignment_and_gets_nothing(
 
 
 def test_fifty_pods_at_once_run_each_with_its_own_and_nothing_is_given_twice(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+    cluster: Cluster, pods: Pods
 ) -> None:
     create_pods(pods.api, [pod(f"small-{at}", container(limits={MEMORY: 1})) for at in range(50)])
     until(

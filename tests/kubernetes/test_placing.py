@@ -49,6 +49,6 @@ def test_members_of_a_group_are_bound_where_their_places_are_held_and_one_too_ma
     assert {each["spec"]["nodeName"] for each in bound} == set(names)
     (waits,) = {each["metadata"]["name"] for each in wanted} - {each["metadata"]["name"] for each in bound}
     pods.wait_for_reason(waits, "10 GiB asked")
-    pods.api.delete_pod(bound[0]["metadata"]["name"], 0)
+    pods.api.delete_by_force(bound[0]["metadata"]["name"])
     pods.wait_until_bound(4)
     until(lambda: "nodeName" in pods.api.pod(waits)["spec"], "the last is bound")

@@ -13,6 +13,8 @@ import signal
 import time
 from typing import Any
 
+import pytest
+
 from support import GIB
 
 from .api import NAMESPACE
@@ -20,9 +22,9 @@ from .cluster import IMAGE, NODE, Cluster
 from .conftest import Pods
 from .daemons import until
 from .objects import container, pod
-from .services import DevicePlugin
 from .simulated import assignment
 
+pytestmark = pytest.mark.usefixtures("assigned")
 MEMORY, CORES = "yoyoworks.com/xpu-mem", "yoyoworks.com/xpu-cores"
 #: A container that ends with status 0 on SIGUSR1.
 WAITS = ("sh", "-c", "trap 'exit 0' USR1; while :; do sleep 0.1; done")
@@ -67,9 +69,7 @@ def reserved_on(cluster: Cluster, name: str) -> bool:
     return cluster.api.pod(name)["metadata"]["uid"] in told["reserved"]
 
 
-def test_init_containers_have_their_own_amounts_one_after_the_other(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
+def test_init_containers_have_their_own_amounts_one_after_the_other(cluster: Cluster, pods: Pods) -> None:
     init = [
         container(*WAITS, name="first", limits={MEMORY: 10, CORES: 50}),
         container(*WAITS, name="second", limits={MEMORY: 2}),
@@ -91,9 +91,7 @@ def test_init_containers_have_their_own_amounts_one_after_the_other(
     assert (row["device_uuid"], row["memory_bytes"]) == (device, amount) == (device, 4 * GIB)
 
 
-def test_a_container_that_is_killed_starts_again_with_what_was_signed(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
+def test_a_container_that_is_killed_starts_again_with_what_was_signed(cluster: Cluster, pods: Pods) -> None:
     some, more = (
         container(name="some", limits={MEMORY: 15}),
         container(name="more", limits={MEMORY: 15}),
@@ -108,23 +106,21 @@ def test_a_container_that_is_killed_starts_again_with_what_was_signed(
     assert len(running(cluster)) == 2
 
 
-def test_a_pod_deleted_by_force_leaves_its_place_to_the_next(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
+def test_a_pod_deleted_by_force_leaves_its_place_to_the_next(cluster: Cluster, pods: Pods) -> None:
     names = ("one", "two", "three", "four")
     for name in names:
         pods.create(pod(name, container(limits={MEMORY: 15})))
     for name in names:
         pods.wait(name, "Running")
     # The API's object is gone at once; the container runs until kubelet notices.
-    pods.api.delete_pod("one", grace=0)
+    pods.api.delete_by_force("one")
     pods.create(pod("next", container(limits={MEMORY: 15})))
     pods.wait("next", "Running")
     assert len({row["device_uuid"] for row in running(cluster)}) == 4
 
 
 def test_a_container_that_runs_after_its_pod_has_failed_keeps_its_memory(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
+    cluster: Cluster, pods: Pods
 ) -> None:
     # The container's first process ignores SIGTERM, so it runs for the pod's whole grace period.
     pods.create(pod("late", container(limits={MEMORY: 15}), terminationGracePeriodSeconds=60))
@@ -147,9 +143,7 @@ def test_a_container_that_runs_after_its_pod_has_failed_keeps_its_memory(
     assert len({each["device_uuid"] for each in running(cluster)}) == 2
 
 
-def test_an_ephemeral_container_has_no_device_and_takes_nothing(
-    assigned: DevicePlugin, cluster: Cluster, pods: Pods
-) -> None:
+def test_an_ephemeral_container_has_no_device_and_takes_nothing(cluster: Cluster, pods: Pods) -> None:
     pods.create(pod("looked-at", container(limits={MEMORY: 4})))
     pods.wait("looked-at", "Running")
     before = cluster.node.json("ps")

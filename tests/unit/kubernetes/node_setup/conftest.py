@@ -12,8 +12,11 @@ from xpu_runtime.kubernetes.api import Api
 
 
 @pytest.fixture
-def kubeconfig(api_server: ApiServer, tmp_path: Path) -> Path:
-    return api_server.kubeconfig(tmp_path / "kubeconfig")
+def kubeconfig(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """It is found without an option, too."""
+    path = api_server.kubeconfig(tmp_path / "kubeconfig")
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    return path
 
 
 @pytest.fixture
