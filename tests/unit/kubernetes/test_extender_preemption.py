@@ -46,15 +46,6 @@ def ending(of: Cluster, asking: Json, priority: int, chosen: list[str]) -> list[
     return [each["UID"] for each in found["Pods"]]
 
 
-def test_victims_are_those_of_one_device_and_not_of_two() -> None:
-    of = cluster(node("n1", 2))
-    pods = [there(of, f"p{number}", 0, mem=8) for number in range(4)]
-    # By the sums two of any would do.
-    found = ending(of, pod("high", mem=16), 10, [])
-    assert found is not None
-    assert sorted(found) in (sorted(pods[:2]), sorted(pods[2:]))
-
-
 def test_pods_of_lower_priority_end() -> None:
     of = cluster(node("n1", 2))
     there(of, "middle", 5, mem=10)
@@ -123,19 +114,27 @@ def test_without_the_victims_there_is_a_place_and_with_any_of_them_there_is_none
     others: list[tuple[int, int]], amount: int, priority: int
 ) -> None:
     of = cluster(node("n1", 2))
-    made: dict[str, int] = {}
+    told: dict[str, Json] = {}
     for number, (size, theirs) in enumerate(others):
         if verdict(of, pod("x", mem=size)) < FULL:
-            made[there(of, f"p{number}", theirs, mem=size)] = theirs
+            one = pod(f"p{number}", mem=size)
+            one["spec"]["priority"] = theirs
+            uid = one["metadata"]["uid"]
+            told[uid] = bound(of, one)
+            of.set_pod(told[uid])
     asking = pod("high", container("a", mem=amount), container("b", mem=1))
     if verdict(of, asking) < FULL:
         return
     found = ending(of, asking, priority, [])
-    lower = [uid for uid, theirs in made.items() if theirs < priority]
+    lower = {uid for uid, each in told.items() if each["spec"]["priority"] < priority}
     for uid in found if found is not None else lower:
         of.remove_pod(uid)
     if found is None:
         assert verdict(of, asking) >= FULL
         return
-    assert all(made[uid] < priority for uid in found)
+    assert set(found) <= lower
     assert verdict(of, asking) < FULL
+    for uid in found:
+        of.set_pod(told[uid])
+        assert verdict(of, asking) >= FULL
+        of.remove_pod(uid)
