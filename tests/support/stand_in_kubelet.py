@@ -114,13 +114,10 @@ class Kubelet:
         self.plugins = folder / "device-plugins"
         self.pod_resources = folder / "pod-resources.sock"
         self.plugins.mkdir(parents=True)
-        #: By resource: the health of each ID, now and at each report.
+        #: By resource: the health of each ID.
         self.devices: dict[str, dict[str, str]] = {}
-        self.history: list[tuple[str, dict[str, str]]] = []
         #: By (namespace, pod, container, resource).
         self.given: dict[tuple[str, str, str, str], list[str]] = {}
-        #: The keys of `given` that belong to init containers which end.
-        self.of_init: set[tuple[str, str, str, str]] = set()
         self.registered: list[str] = []
         #: Kubelets of 1.25 to 1.36 do so (kubernetes#121994): they leave an earlier list to its plugin. When
         #: that list ends, the resource ends, whichever plugin has registered it by then.
@@ -179,7 +176,6 @@ class Kubelet:
     def tell(self, resource: str, devices: dict[str, str]) -> None:
         with self._lock:
             self.devices[resource] = devices
-            self.history.append((resource, devices))
 
     def lost(self, resource: str, endpoint: Endpoint) -> None:
         with self._lock:
@@ -193,24 +189,21 @@ class Kubelet:
     def _list(self, request: Any, context: grpc.ServicerContext) -> Any:
         answer = RESOURCES.ListPodResourcesResponse()
         with self._lock:
-            for key, ids in self.given.items():
-                if key in self.of_init:
-                    continue
-                namespace, pod, container, resource = key
+            for (namespace, pod, container, resource), ids in self.given.items():
                 one = answer.pod_resources.add(name=pod, namespace=namespace)
                 holder = one.containers.add(name=container, cpu_ids=[1, 2])
                 devices = holder.devices.add(resource_name=resource, device_ids=ids)
                 devices.topology.nodes.add(ID=1)
         return answer
 
-    def resource_status(self, pod: str, container: str = "main") -> dict[str, dict[str, str]]:
-        """The container's status.allocatedResourcesStatus from 1.36 on, by resource and ID
+    def resource_status(self, pod: str) -> dict[str, dict[str, str]]:
+        """The pod's status.allocatedResourcesStatus from 1.36 on, by resource and ID
         (ManagerImpl.UpdateAllocatedResourcesStatus): an ID that is not in the list any more is healthy."""
         with self._lock:
             return {
                 resource: {each: self.devices.get(resource, {}).get(each, "Healthy") for each in ids}
-                for (_, of, name, resource), ids in self.given.items()
-                if (of, name) == (pod, container)
+                for (_, name, _, resource), ids in self.given.items()
+                if name == pod
             }
 
     # Calls of tests
@@ -228,42 +221,25 @@ class Kubelet:
         found: Endpoint = until(lambda: self._endpoints.get(resource), f"{resource} is registered")
         return found
 
-    def allocate(
-        self,
-        pod: str,
-        resource: str,
-        number: int,
-        container: str = "main",
-        namespace: str = "default",
-        is_init: bool = False,
-    ) -> dict[str, str]:
-        """Admits a container, as the kubelet does; returns its variables. AssertionError: too few devices are
-        free."""
-        key = namespace, pod, container, resource
-        again = [
-            each
-            for other in self.of_init
-            if (other[:2], other[3]) == (key[:2], resource)
-            for each in self.given[other]
-        ][:number]
+    def allocate(self, pod: str, resource: str, number: int) -> dict[str, str]:
+        """Admits a pod's container, as the kubelet does; returns its variables. AssertionError: too few
+        devices are free."""
         # Resources are registered one after the other.
         listed = until(lambda: self.devices.get(resource), f"{resource} is listed")
         taken = {each for ids in self.given.values() for each in ids}
         free = [each for each, health in listed.items() if health == "Healthy"]
         free = [each for each in free if each not in taken]
-        number -= len(again)
         assert len(free) >= number, f"UnexpectedAdmissionError: {len(free)} of {resource}, {number} requested"
         endpoint = self.endpoint(resource)
-        ids = [*again, *random.sample(free, number)]  # the real one iterates over a map
+        ids = random.sample(free, number)  # the real one iterates over a map
         answer = endpoint.call("Allocate", container_requests=[{"devices_ids": ids}])
         with self._lock:
-            self.given[key] = ids
-            self.of_init |= {key} if is_init else set()
+            self.given["default", pod, "main", resource] = ids
         return dict(answer.container_responses[0].envs)
 
-    def pre_start(self, pod: str, resource: str, container: str = "main", namespace: str = "default") -> None:
+    def pre_start(self, pod: str, resource: str) -> None:
         """grpc.RpcError if the plugin refuses it."""
-        ids = self.given[namespace, pod, container, resource]
+        ids = self.given["default", pod, "main", resource]
         self.endpoint(resource).call("PreStartContainer", devices_ids=ids)
 
     def remove(self, pod: str) -> None:
