@@ -75,11 +75,7 @@ class Daemon:
                 pytest.fail(f"{self._name} ended:\n{self.log()}")
             return self._ready()
 
-        deadline = time.monotonic() + PATIENCE
-        while not answers():
-            if time.monotonic() > deadline:
-                pytest.fail(f"{self._name} does not answer:\n{self.log()}")
-            time.sleep(0.02)
+        until(answers, f"{self._name} answers", explain=self.log)
 
     def start(self) -> None:
         self.launch()

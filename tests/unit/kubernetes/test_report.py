@@ -36,19 +36,15 @@ def pod(uid: str = "u1", on: str = "n1", **containers: tuple[Share, ...]) -> Ass
     return Assignment(uid, on, 1.0, **groups)
 
 
-def has_reserved(data: dict[str, Any], pods: list[Assignment]) -> dict[str, Any]:
-    """The node, which says that this is reserved there."""
-    told = json.loads(data["metadata"]["annotations"][node_annotation.ANNOTATION])
-    told["reserved"] = {
-        each.uid: accounting.held_by(each) for each in pods if each.node == data["metadata"]["name"]
-    }
-    data["metadata"]["annotations"][node_annotation.ANNOTATION] = json.dumps(told)
-    return data
-
-
-def bound(pods: list[Assignment]) -> list[report.Pod]:
-    """These pods, as the API reports them."""
-    return [report.Pod(each.uid, each.node) for each in pods]
+def counted(pods: list[Assignment], *nodes: Json) -> list[report.Node]:
+    """The report of nodes that say what these pods have reserved there, as the API knows them."""
+    for data in nodes:
+        annotations = data["metadata"]["annotations"]
+        told = json.loads(annotations[node_annotation.ANNOTATION])
+        here = [each for each in pods if each.node == data["metadata"]["name"]]
+        told["reserved"] = {each.uid: accounting.held_by(each) for each in here}
+        annotations[node_annotation.ANNOTATION] = json.dumps(told)
+    return report.nodes(nodes, [report.Pod(each.uid, each.node) for each in pods])
 
 
 def free(*found: report.Node) -> list[tuple[int, int]]:
@@ -63,8 +59,7 @@ def test_slices_of_pods_and_others_are_subtracted() -> None:
         pod("u3", on="n2", a=(Share("GPU-0", 1 * GIB, 5),)),
     ]
 
-    nodes = [has_reserved(each, pods) for each in (node("n2"), node("n1", {"others": others}, {}))]
-    first, second = report.nodes(nodes, bound(pods))
+    first, second = counted(pods, node("n2"), node("n1", {"others": others}, {}))
 
     assert (first.name, second.name) == ("n1", "n2")
     assert free(first) == [(5, 40), (12, 80)]
@@ -81,7 +76,7 @@ def test_an_init_container_and_the_others_take_turns() -> None:
         )
     ]
 
-    (found,) = report.nodes([has_reserved(node(), pods)], bound(pods))
+    (found,) = counted(pods, node())
 
     assert free(found) == [(8, 65), (15, 100)]
 
@@ -143,7 +138,7 @@ def test_a_pod_with_names_that_its_node_does_not_offer_is_somebody_elses() -> No
 def test_a_whole_card_leaves_nothing() -> None:
     pods = [pod(a=(Share("GPU-0", None, None),))]
 
-    (found,) = report.nodes([has_reserved(node("n1", {}, {"others": {"whole": True}}), pods)], bound(pods))
+    (found,) = counted(pods, node("n1", {}, {"others": {"whole": True}}))
 
     assert [card.free_memory for card in found.cards] == [0, 0]
     assert [fits(card) for card in found.cards] == ["-", "-"]
@@ -153,7 +148,7 @@ def test_the_largest_request_that_fits() -> None:
     ill = {"healthy": False, "why": "Xid 79"}
     pods = [pod(a=(Share("GPU-0", 4 * GIB + 1, 30),), b=(Share("GPU-1", 1 * GIB, 100),))]
 
-    (found,) = report.nodes([has_reserved(node("n1", {}, {}, {}, ill), pods)], bound(pods))
+    (found,) = counted(pods, node("n1", {}, {}, {}, ill))
 
     assert [fits(card) for card in found.cards[:3]] == ["10 GiB, 70%", "14 GiB without a cap", "whole"]
     assert (found.cards[3].why, found.cards[3].is_unused) == ("Xid 79", False)
@@ -165,8 +160,8 @@ def test_the_largest_request_is_in_units_of_its_node() -> None:
         pod("u2", a=(Share("GPU-2", 15 * GIB - 1, 30),)),
     ]
 
-    (small,) = report.nodes([has_reserved(node("n1", {}, {}, {}, memory_unit=256 << 20), pods)], bound(pods))
-    (large,) = report.nodes([has_reserved(node("n1", {}, {}, {}), pods)], bound(pods))
+    (small,) = counted(pods, node("n1", {}, {}, {}, memory_unit=256 << 20))
+    (large,) = counted(pods, node("n1", {}, {}, {}))
 
     assert [fits(card) for card in small.cards] == ["512 MiB, 70%", "10.5 GiB, 70%", "-"]
     assert [fits(card) for card in large.cards] == ["-", "10 GiB, 70%", "-"]

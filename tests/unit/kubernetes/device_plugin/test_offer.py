@@ -54,16 +54,18 @@ def test_units_that_are_left_of_a_card(use: Use, expected: tuple[int, ...]) -> N
     assert had("aliyun.com/gpu-core.percentage", [card(0, use=use)]) == expected[1]
 
 
-def test_a_new_kind_of_resource_is_not_counted_as_another() -> None:
+def test_a_resource_of_no_known_kind_is_not_counted_as_another() -> None:
     class Newer(Resources):
         def kind(self, name: str) -> str:
             return "links"
 
-    for use in (Use(), taken(4)):
-        with pytest.raises(NotImplementedError, match="links: its units cannot be counted"):
-            offer.free_units("yoyoworks.com/xpu-links", card(0), use, Newer())
-    with pytest.raises(NotImplementedError, match="links: its units cannot be counted"):
-        offer.units("yoyoworks.com/xpu-links", card(0), Newer())
+    name, errors = "yoyoworks.com/xpu-links", (ValueError, NotImplementedError)
+    for known, told in ((RESOURCES, "is not a known resource"), (Newer(), "its units cannot be counted")):
+        for use in (Use(), taken(4)):
+            with pytest.raises(errors, match=f"links:? {told}"):
+                offer.free_units(name, card(0), use, known)
+        with pytest.raises(errors, match=f"links:? {told}"):
+            offer.units(name, card(0), known)
 
 
 def test_ids_that_are_not_offered_are_counted_by_the_state_of_their_card() -> None:
@@ -194,13 +196,6 @@ def test_a_list_that_no_unit_makes_shorter_is_refused_as_well() -> None:
     cards = [card(n, 1) for n in range(1_500)]
     with pytest.raises(ConfigError, match=r"xpu-shares for 1500 devices has 4 MiB.* fewer MIG devices"):
         offer.check_size(cards, RESOURCES)
-
-
-def test_a_resource_that_is_not_known_is_no_percentage_of_cores() -> None:
-    with pytest.raises(ValueError, match=r"example\.com/other is not a known resource"):
-        offer.units("example.com/other", card(0, 1), RESOURCES)
-    with pytest.raises(ValueError, match=r"example\.com/other is not a known resource"):
-        offer.free_units("example.com/other", card(0, 1), Use(), RESOURCES)
 
 
 def test_no_id_is_longer_than_the_kubelet_takes() -> None:
