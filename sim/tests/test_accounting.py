@@ -39,10 +39,7 @@ def test_the_last_byte_can_be_allocated_and_not_one_more(one: Process) -> None:
     assert one.error(OUT_OF_MEMORY) == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-def test_processes_share_a_device_and_are_listed_with_their_memory(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, two = process(root), process(root)
-    one.start(), two.start()
+def test_processes_share_a_device_and_are_listed_with_their_memory(one: Process, two: Process) -> None:
     assert one.alloc(10 * GIB)[0] == SUCCESS
     assert two.alloc(6 * GIB)[0] == OUT_OF_MEMORY
     assert two.alloc(5 * GIB)[0] == SUCCESS

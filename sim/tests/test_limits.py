@@ -147,25 +147,19 @@ def test_only_root_on_the_host_may_set_a_limit(up: Up, process: Start, cgroup: C
     assert process(root).limits(str(group)) == [SUCCESS, 0, NO_LIMIT, 0]
 
 
-@pytest.mark.parametrize(
-    ("soft", "hard"), [(2 * GIB, GIB), (0, T4 + 1), (T4 + 1, NO_LIMIT), (NO_LIMIT, NO_LIMIT)]
-)
-def test_invalid_limits_are_refused(up: Up, process: Start, cgroup: Cgroup, soft: int, hard: int) -> None:
+def test_invalid_limits_and_places_without_limits_are_refused(
+    up: Up, process: Start, cgroup: Cgroup, cgroup2: Path, tmp_path: Path
+) -> None:
     group = cgroup()
     one = process(up("1xT4").root)
-    assert one.limit(str(group), soft, hard) == NVML_INVALID
-    assert one.limits(str(group)) == [SUCCESS, 0, NO_LIMIT, 0]
-
-
-def test_only_cgroups_can_have_a_limit(up: Up, process: Start, cgroup2: Path, tmp_path: Path) -> None:
-    one = process(up("1xT4").root)
-    assert one.limit(str(cgroup2 / "no-such-cgroup"), 0, GIB) == NVML_NOT_FOUND
-    assert one.limit(str(cgroup2 / "cgroup.procs"), 0, GIB) == NVML_INVALID
-    assert one.limit(str(cgroup2), 0, GIB) == NVML_INVALID, "the root of the tree has no limits"
-    assert one.limit(str(tmp_path), 0, GIB) == NVML_INVALID
-    assert one.limit("relative", 0, GIB) == NVML_INVALID
-    assert one.limit("", 0, GIB) == NVML_INVALID
-    assert one.limit("/" + "x" * 5000, 0, GIB) == NVML_NOT_FOUND
+    for soft, hard in ((2 * GIB, GIB), (0, T4 + 1), (T4 + 1, NO_LIMIT), (NO_LIMIT, NO_LIMIT)):
+        assert one.limit(str(group), soft, hard) == NVML_INVALID, (soft, hard)
+        assert one.limits(str(group)) == [SUCCESS, 0, NO_LIMIT, 0]
+    # The root of the tree has no limits either.
+    for path in (cgroup2 / "cgroup.procs", cgroup2, tmp_path, "relative", ""):
+        assert one.limit(str(path), 0, GIB) == NVML_INVALID, path
+    for path in (cgroup2 / "no-such-cgroup", "/" + "x" * 5000):
+        assert one.limit(str(path), 0, GIB) == NVML_NOT_FOUND, path
 
 
 def test_a_card_in_mig_mode_has_no_limits(up: Up, process: Start, cgroup: Cgroup) -> None:

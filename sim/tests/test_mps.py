@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.sharing_time import until
 from support.simulation import SUCCESS, Process, Start, Up
 
 MIB = 1 << 20
@@ -201,9 +202,7 @@ def test_one_clients_fault_affects_all_until_they_have_ended(daemon: Daemon, pro
     assert three.start() == NOT_READY
     for each in (one, two):
         each.kill()
-    end = time.monotonic() + 20
-    while daemon.ask(f"get_server_status {daemon.server()}") != ["ACTIVE"]:
-        assert time.monotonic() < end
+    until(lambda: daemon.ask(f"get_server_status {daemon.server()}") == ["ACTIVE"], "it is active", 20)
     assert client(daemon, process).timed("busy_20ms", 1) == [SUCCESS, 20.0]
 
 
@@ -251,20 +250,16 @@ def test_a_configuration_file_makes_a_server_with_its_namespaces(third: Daemon, 
     assert list(pipe.iterdir()) == []
 
 
+def in_namespace(third: Daemon, process: Start, name: str, **more: str) -> Process:
+    return client(third, process, CUDA_MPS_PIPE_DIRECTORY=f"{third.folder}/pipe/shared/{name}", **more)
+
+
 def test_a_namespaces_limits_hold_for_its_clients(third: Daemon, process: Start) -> None:
     third.run("namespace", "create", "other", "--server=shared")
     small, other = (
-        process(
-            third.root,
-            {
-                "CUDA_MPS_PIPE_DIRECTORY": str(third.folder / "pipe/shared" / name),
-                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10",
-            },
-        )
+        in_namespace(third, process, name, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="10")
         for name in ("small", "other")
     )
-    for each in (small, other):
-        each.start()
     assert small.timed("busy_10ms", 4)[1] == pytest.approx(160, rel=0.02)
     assert (small.alloc(900 * MIB)[0], small.alloc(200 * MIB)[0]) == (SUCCESS, 2)
     # A namespace that sets nothing gives all, and is not the server's: the clients' own percentage counts.
@@ -272,22 +267,18 @@ def test_a_namespaces_limits_hold_for_its_clients(third: Daemon, process: Start)
     assert other.alloc(4000 * MIB)[0] == SUCCESS
     assert "has clients" in third.run("namespace", "delete", "small", "--server=shared", check=False)
     third.run("namespace", "set", "other", "--server=shared", "--active-thread-percentage=50")
-    late = process(third.root, {"CUDA_MPS_PIPE_DIRECTORY": str(third.folder / "pipe/shared/other")})
-    late.start()
+    late = in_namespace(third, process, "other")
     assert late.timed("busy_10ms", 4)[1] == pytest.approx(80, rel=0.02)
 
 
 def test_a_dead_server_comes_back_with_the_next_client_and_its_namespaces_with_it(
     third: Daemon, process: Start
 ) -> None:
-    environ = {"CUDA_MPS_PIPE_DIRECTORY": str(third.folder / "pipe/shared/small")}
-    one = process(third.root, environ)
-    one.start()
+    one = in_namespace(third, process, "small")
     one.launch("busy_3600s")
     os.kill(int(third.run("server", "get", "shared", "pid")), signal.SIGKILL)
     assert one.synchronize() == RPC_FAILURE
-    two = process(third.root, environ)
-    two.start()
+    two = in_namespace(third, process, "small")
     assert two.timed("busy_10ms", 4)[1] == pytest.approx(160, rel=0.02)
 
 

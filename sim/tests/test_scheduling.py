@@ -54,10 +54,7 @@ def test_a_full_queue_makes_the_launcher_wait_and_loses_nothing(one: Process) ->
     assert time.monotonic() - begun >= 0.3
 
 
-def test_two_processes_do_not_run_at_the_same_time_on_one_device(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, two = process(root), process(root)
-    one.start(), two.start()
+def test_two_processes_do_not_run_at_the_same_time_on_one_device(one: Process, two: Process) -> None:
     begun = time.monotonic()
     for worker in (one, two):
         worker.launch("busy_10ms", 20)
@@ -67,17 +64,14 @@ def test_two_processes_do_not_run_at_the_same_time_on_one_device(up: Up, process
     assert time.monotonic() - begun >= 0.4
 
 
-def test_a_long_kernel_does_not_keep_others_from_the_device(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    long, short = process(root), process(root)
-    long.start(), short.start()
-    long.launch("busy_3600s")
-    before = short.event()
-    short.launch("busy_10ms")
-    after = short.event()
-    assert short.synchronize() == SUCCESS
-    assert long.query() == NOT_READY
-    _, milliseconds = short.elapsed(before, after)
+def test_a_long_kernel_does_not_keep_others_from_the_device(one: Process, two: Process) -> None:
+    one.launch("busy_3600s")
+    before = two.event()
+    two.launch("busy_10ms")
+    after = two.event()
+    assert two.synchronize() == SUCCESS
+    assert one.query() == NOT_READY
+    _, milliseconds = two.elapsed(before, after)
     assert milliseconds >= 19, "ten slices of 1,024 us, and the other's nine or ten between them"
 
 
@@ -171,10 +165,7 @@ def test_utilisation_follows_the_working_processes(up: Up, process: Start) -> No
     until(lambda: rates()["gpu"] == 0)
 
 
-def test_a_wait_for_a_context_ends_with_it(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    one, two = process(root), process(root)
-    one.start(), two.start()
+def test_a_wait_for_a_context_ends_with_it(one: Process, two: Process) -> None:
     one.launch("busy_3600s")
     two.launch("busy_10ms", 50)
     two.send("synchronize")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support import GIB, MIB
+from support.sharing_time import until
 from support.simulation import SUCCESS, Process, Start, Up, used
 from xpu_simulator.simulator import status
 
@@ -139,10 +139,7 @@ def slow_driver(pair: object) -> Iterator[None]:
     inject = ["-e", "trace=sendmsg", "-e", "inject=sendmsg:delay_exit=200000"]
     tracer = subprocess.Popen(["strace", "-qq", "-o", os.devnull, *inject, "-p", str(state.pid)])
     facts = Path(f"/proc/{state.pid}/status")
-    end = time.monotonic() + 30
-    while f"TracerPid:\t{tracer.pid}\n" not in facts.read_text():
-        assert tracer.poll() is None and time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: f"TracerPid:\t{tracer.pid}\n" in facts.read_text(), "it is traced", 30)
     yield
     tracer.terminate()
     tracer.wait()

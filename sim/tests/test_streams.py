@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.simulation import SUCCESS, Start, Up, assert_check, build_sanitized
+from support.simulation import SUCCESS, Start, Up, Working, assert_check, build_sanitized
 from xpu_simulator.simulator import SimState
 
 ILLEGAL_ADDRESS = 700
@@ -66,10 +66,10 @@ def test_a_launch_needs_no_reply_and_counts_from_its_own_time(up: Up, process: S
     assert one.elapsed(end, later)[1] > 90, "nor did what came later come earlier"
 
 
-def test_a_failed_kernel_is_its_own_processes_problem(up: Up, process: Start) -> None:
-    root = up("1xT4").root
-    bad, good = process(root), process(root)
-    bad.start(), good.start()
+def test_a_failed_kernel_is_its_own_processes_problem(working: Working, process: Start) -> None:
+    root, bad = working("1xT4")
+    good = process(root)
+    good.start()
     good.send("timed", "busy_1ms", 50)
     bad.launch("fault_illegal_address")
     bad.launch("busy_3600s")

@@ -246,6 +246,16 @@ def one(working: Working) -> Process:
     return working("1xT4")[1]
 
 
+@pytest.fixture
+def two(one: Process, process: Start) -> Process:
+    """A second process with a context on the same T4."""
+    state = simulator.status()
+    assert state
+    second = process(state.root)
+    assert second.start() == SUCCESS
+    return second
+
+
 def used(observer: Process, device: int = 0) -> int:
     """Bytes in use on a device, as NVML reports."""
     memory: dict[str, int] = observer.nvml("nvmlDeviceGetMemoryInfo", device)
