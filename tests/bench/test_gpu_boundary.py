@@ -97,22 +97,6 @@ def test_a_control_is_repeated_on_a_copy_of_the_descriptor(programs: Path) -> No
     assert "another process's control on a copy is taken: no" in text
 
 
-def test_time_slices_are_measured_though_no_channel_group_is_seen(programs: Path, up: Up) -> None:
-    done = subprocess.run(
-        [programs / "boundary-timeslice", "--anyway"],
-        env={"LD_LIBRARY_PATH": str(libraries(up("1xT4-R580").root))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    seen = re.search(
-        r"before: (\d+)\.\d and (\d+)\.\d kernels in a second, \d+\.\d % are the first's", done.stdout
-    )
-    assert seen and int(seen[1]) > 0 and int(seen[2]) > 0, done.stdout
-    assert "not reached: no channel group was seen" in done.stdout
-
-
 # ---- the supervisors, against a stand-in for the driver ----
 
 
@@ -183,6 +167,14 @@ def test_the_supervised_program_of_cuda_goes_through_its_steps(stand_ins: Path, 
     else:
         assert "NVML counts the memory to the program: yes" in text
         assert "free 600.0, so used 400.0; NVML: total " in text
+
+
+def test_time_slices_are_measured_though_no_channel_group_is_seen(programs: Path, up: Up) -> None:
+    status, text = supervised(programs, "timeslice", root=up("1xT4-R580").root)
+    assert status == 0, text
+    seen = re.search(r"before: (\d+)\.\d and (\d+)\.\d kernels in a second, \d+\.\d % are the first's", text)
+    assert seen and int(seen[1]) > 0 and int(seen[2]) > 0, text
+    assert "not reached: no channel group was seen" in text
 
 
 def test_time_slices_that_change_nothing_are_reported(stand_ins: Path, up: Up) -> None:

@@ -11,24 +11,17 @@ import kit as kits
 import pytest
 
 import lease
-from support import REPOSITORY
 
 from .lent_machine import make_kit
+from .scripts import SCRIPTS
+
+LEASE = str(SCRIPTS / "lease")
 
 # ---- the program ----
 
 
 def test_an_unknown_step_is_refused_and_the_known_ones_are_named() -> None:
-    words = [
-        sys.executable,
-        "-B",
-        str(REPOSITORY / "bench/gpu/lease"),
-        "1",
-        "--only",
-        "container",
-        "--only",
-        "anwsers",
-    ]
+    words = [sys.executable, "-B", LEASE, "1", "--only", "container", "--only", "anwsers"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and not done.stdout
     assert "no step of this run has 'anwsers'" in done.stderr and "used memory, answers, cases" in done.stderr
@@ -48,14 +41,7 @@ print("held")
 """
     node = tmp_path / "node"
     node.touch()
-    words = [
-        sys.executable,
-        "-c",
-        script,
-        str(REPOSITORY / "bench/gpu/lease"),
-        str(node),
-        str(tmp_path / "hangs"),
-    ]
+    words = [sys.executable, "-c", script, LEASE, str(node), str(tmp_path / "hangs")]
     assert subprocess.run(words, capture_output=True, text=True, timeout=60).stdout == "held\n"
 
 

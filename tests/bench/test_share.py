@@ -194,10 +194,16 @@ def test_a_scenario_that_would_end_too_late_is_left_out_and_named(
     assert "long: left out: it would end too late" in capsys.readouterr().err
 
 
+#: The environment of a run that is started as a program.
+_ENVIRON = {
+    **os.environ,
+    "PYTHONPATH": ":".join(f"{REPOSITORY}/{name}" for name in ("bench", "src", "packaging")),
+}
+
+
 def _run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    folder = {"PYTHONPATH": ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))}
     command = [sys.executable, "-m", "share", *words]
-    return subprocess.run(command, env={**os.environ, **folder}, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, env=_ENVIRON, capture_output=True, text=True, timeout=100)
 
 
 def test_a_run_without_time_for_a_scenario_has_failed(installed: Path) -> None:
@@ -209,7 +215,6 @@ def test_a_run_without_time_for_a_scenario_has_failed(installed: Path) -> None:
 def test_a_killed_run_leaves_its_results(installed: Path, tmp_path: Path) -> None:
     """The files are whole, and have each scenario that was judged before the kill."""
     words = ["--topology", "1xT4-R580", "--set", "beside", "--only", "two", "--seconds", "0.5"]
-    folder = {"PYTHONPATH": ":".join(str(REPOSITORY / name) for name in ("bench", "src", "packaging"))}
     command = [sys.executable, "-m", "share", str(installed), *words, "--out", str(tmp_path / "out")]
     script = f"""
 import sys
@@ -221,7 +226,7 @@ scenarios.SETS["beside"] = lambda: [replace(two, name=f"two {{name}}") for name 
 sys.exit(main.main({command[3:]}))
 """
     with subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, **folder}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script], env=_ENVIRON, stdout=subprocess.PIPE, text=True
     ) as run:
         assert run.stdout is not None
         try:
@@ -348,13 +353,11 @@ def test_an_agent_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytes
 def _log_of_a_stopped_one(node: Node, shared: Path) -> int:
     words = ["/usr/bin/share-load", "sync", "kernel=1ms", "seconds=100", "processes=2", "log=/share/log"]
     with node.start(0, words, {}, shared) as container:
-        deadline = time.monotonic() + 30
-        while logs.state(shared / "log.1")[0] < logs.RUNNING or not any(logs.read(shared / "log.1").work):
-            assert time.monotonic() < deadline, container.output()
-            time.sleep(0.05)
+        log = shared / "log.1"
+        until(lambda: logs.state(log)[0] >= logs.RUNNING and any(logs.read(log).work), "it works", 30)
         container.terminate()
         container.wait(10)
-    return logs.read(shared / "log.1").state
+    return logs.read(log).state
 
 
 def test_a_running_simulation_stands_in_for_the_machines_card_and_stays_up(
