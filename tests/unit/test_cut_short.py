@@ -164,38 +164,3 @@ for end in range(len(whole)):
 
 def test_an_inventory_and_a_list_of_runtimes_that_were_cut_short_are_made_anew(tmp_path: Path) -> None:
     bare(_EVERY_CACHE, tmp_path, STAND_INS / "runc")
-
-
-_EVERY_COMPILED = """
-import os
-from xpu_runtime import paths
-from xpu_runtime.config import cache, load
-
-os.environ["XPU_RUN_DIR"] = sys.argv[1]
-os.environ["XPU_CONFIG"] = sys.argv[1] + "/config.yaml"
-path = paths.in_run_dir("config.json")
-with open(path, "rb") as file:
-    whole = file.read()
-stamp = cache.config_stamp(os.environ["XPU_CONFIG"], os.stat(os.environ["XPU_CONFIG"]))
-assert load._read_compiled(stamp).mode == "spec"
-for end in range(len(whole)):
-    with open(path, "wb") as file:
-        file.write(whole[:end])
-    assert load._read_compiled(stamp) is None, whole[:end]
-"""
-
-
-def test_no_prefix_of_a_compiled_configuration_is_believed(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("mode: spec\n")
-    compile_it = """
-import os
-from xpu_runtime import jsonlite
-from xpu_runtime.config import cache
-os.environ["XPU_RUN_DIR"] = sys.argv[1]
-os.environ["XPU_CONFIG"] = path = sys.argv[1] + "/config.yaml"
-stamp = cache.config_stamp(path, os.stat(path))
-cache.keep(cache.COMPILED, jsonlite.dumps({"stamp": stamp, "config": {"mode": "spec"}}))
-"""
-    bare(compile_it, tmp_path)
-    bare(_EVERY_COMPILED, tmp_path)

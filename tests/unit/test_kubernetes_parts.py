@@ -60,20 +60,13 @@ class Clones:
         return len(self.builds.read_text().splitlines())
 
 
-def test_a_second_clone_uses_the_build_of_the_first(tmp_path: Path) -> None:
+def test_a_second_clone_uses_the_build_of_the_first_unless_it_lacks_a_program(tmp_path: Path) -> None:
     clones = Clones(tmp_path, tmp_path / "cache")
-
-    assert clones.prepare("one") == clones.prepare("two")
-
+    found = clones.prepare("one")
+    assert clones.prepare("two") == found
     assert clones.built() == 1
-
-
-def test_an_entry_that_lacks_a_program_is_made_anew(tmp_path: Path) -> None:
-    clones = Clones(tmp_path, tmp_path / "cache")
-    (clones.prepare("one") / "ctr").unlink()
-
+    (found / "ctr").unlink()
     clones.prepare("two")
-
     assert clones.built() == 2
 
 

@@ -44,17 +44,16 @@ def test_nothing_newer(tmp_path: Path) -> None:
     assert line == f"nvidia-cuda-runtime: {PINNED}, which the tests use, is the newest"
 
 
-def test_a_newer_one_with_a_new_function(tmp_path: Path) -> None:
+def test_a_newer_one_is_told_with_its_new_functions(tmp_path: Path) -> None:
     new = "CUresult CUDAAPI cuBrandNew(void);\n"
-    (line,) = said(tmp_path, wheel(tmp_path, "99.1.2", KNOWN + new))
-    assert line.startswith(f"WARNING: nvidia-cuda-runtime: there is 99.1.2, the tests use {PINNED}; ")
     decided = "native/interposer/nvidia/cuda/driver/functions.txt"
-    assert line.endswith(f"without a decision in {decided}: cuBrandNew")
-
-
-def test_a_newer_one_without(tmp_path: Path) -> None:
-    (line,) = said(tmp_path, wheel(tmp_path, "99.1.2", KNOWN))
-    assert line.endswith("the tests use " + PINNED + "; no function is new in it")
+    for text, told in (
+        (KNOWN, "no function is new in it"),
+        (KNOWN + new, f"without a decision in {decided}: cuBrandNew"),
+    ):
+        (line,) = said(tmp_path, wheel(tmp_path, "99.1.2", text))
+        assert line.startswith(f"WARNING: nvidia-cuda-runtime: there is 99.1.2, the tests use {PINNED}; ")
+        assert line.endswith(told)
 
 
 @pytest.mark.parametrize(

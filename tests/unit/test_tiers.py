@@ -75,6 +75,9 @@ def test_it_runs_until_it_has_passed_and_again_when_a_file_changes(project: Proj
     left_out = project.run()
     assert "1 passed" in left_out and LEFT_OUT in left_out
     assert "1 passed" in project.run("tests/slow"), "it was named"
+    project.write("README.md", "changed")
+    project.write("tests/quick/test_quick.py", "def test_other(): pass\n")
+    assert LEFT_OUT in project.run(), "it protects neither of them"
     for name in ("product/deep/code.py", "product/new.py", "config", "tests/slow/test_slow.py"):
         project.write(name, "def test_slow(): assert 'changed'\n")
         changed = project.run("--all")
@@ -92,13 +95,6 @@ def test_a_link_counts_by_its_target_and_a_missing_file_is_no_error(project: Pro
         each.symlink_to("elsewhere")
         assert LEFT_OUT not in project.run("--all")
         assert LEFT_OUT in project.run()
-
-
-def test_files_that_no_test_protects_change_nothing(project: Project) -> None:
-    project.run("--all")
-    project.write("README.md", "changed")
-    project.write("tests/quick/test_quick.py", "def test_other(): pass\n")
-    assert LEFT_OUT in project.run()
 
 
 def test_a_folder_that_fails_or_was_not_run_whole_is_not_recorded(project: Project) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support import GIB, MIB
-from support.simulation import SUCCESS, Process
+from support.simulation import SUCCESS, Start, Up
 from xpu_runtime.vendors.nvidia import nvml
-from xpu_simulator.simulator import SimState
 
-Up = Callable[..., SimState]
-Start = Callable[..., Process]
 KEEPS: dict[str, Any] = {"driver": "R580", "gpus": [{"model": "T4", "reserved_mib": 360}]}
 
 
