@@ -52,7 +52,7 @@ def main(is_check: bool) -> int:
         print(f"{', '.join(stale)}: not what the code says: run `make docs`", file=sys.stderr)
     wrong = list(sentences.missing())
     for name, sentence in wrong:
-        print(f"{name}: the code says {sentence!r}", file=sys.stderr)
+        print(f"{name}: no {sentence!r}, as parts/sentences.py has it by the code", file=sys.stderr)
     long = list(_too_long())
     for place in long:
         print(f"{place}: over {WIDTH} columns", file=sys.stderr)

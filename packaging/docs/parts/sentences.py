@@ -39,6 +39,7 @@ SENTENCES = {
         f"{{{_EXTENDER}.groups.AGAIN_S}} s after the last question about its group",
         f"after {{{_EXTENDER}.groups.VAIN_S}} s where Coscheduling's tries",
         f"more than {{{_EXTENDER}.service._LONGEST_BODY:MiB}} MiB",
+        "At most {kubernetes.resources.MOST_CONTAINERS} containers of a pod may ask",
         "after {kubernetes.node_setup.keeper._REPLACED_S} s, unless the next pod has installed it",
     ),
     "docs/reference/commands.md": ("its first {observe.containers.SHORTEST_START} characters",),
