@@ -119,6 +119,8 @@ class Installation:
     def remove(self, *options: str) -> None:
         """Uninstalls what Helm installed, and deletes the namespace."""
         self.cluster.helm("uninstall", "xpu", *options)
+        # While pods end, their namespace is looked at again only after half of their grace period.
+        self.kubectl("wait", "--for=delete", "pod", "--all", _PATIENCE)
         self.cluster.kubectl("delete", "namespace", manifests.NAMESPACE, _PATIENCE)
 
     def clean(self) -> None:
