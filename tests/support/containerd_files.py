@@ -95,11 +95,19 @@ def in_process(*words: str | Path) -> None:
     runtime.main([str(word) for word in words], standalone_mode=False)
 
 
+def configure(config: Path, *more: str, program: str = PROGRAM) -> None:
+    in_process("configure", "containerd", "--config", config, "--runtime-path", program, *more)
+
+
+def unconfigure(config: Path, *more: str) -> None:
+    in_process("unconfigure", "containerd", "--config", config, *more)
+
+
 def refused(config: Path, *more: str) -> ConfigError:
     """The error of `configure`, which must not write anything."""
     before = {path: path.read_bytes() for path in config.parent.rglob("*.toml")}
     with pytest.raises(ConfigError) as caught:
-        in_process("configure", "containerd", "--config", config, "--runtime-path", PROGRAM, *more)
+        configure(config, *more)
     assert {path: path.read_bytes() for path in config.parent.rglob("*.toml")} == before
     assert caught.value.todo.endswith("; nothing was changed")
     return caught.value

@@ -65,3 +65,9 @@ def containerd_2(tmp_path: Path, containerd_says: Callable[[str], None]) -> Path
         "runtime_type = 'io.containerd.runc.v2'\noptions.SystemdCgroup = true\n"
     )
     return config
+
+
+@pytest.fixture
+def drop_in(containerd_2: Path) -> Path:
+    """Where our file belongs, in the folder that `containerd_2` imports."""
+    return containerd_2.parent / "conf.d" / "99-xpu.toml"

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli
 
-from support.containerd_files import CRI_2, CRI_3, NAMES, PROGRAM, configured, cri, in_process, refused
+from support.containerd_files import (
+    CRI_2,
+    CRI_3,
+    NAMES,
+    PROGRAM,
+    configure,
+    configured,
+    cri,
+    refused,
+    unconfigure,
+)
 from xpu_runtime import textfile
 from xpu_runtime.engines import containerd
 
 
-def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(containerd_2: Path) -> None:
+def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(
+    containerd_2: Path, drop_in: Path
+) -> None:
     before = containerd_2.read_bytes()
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
-    words = ("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
-    in_process(*words, "--set-as-default")
+    configure(containerd_2, "--set-as-default")
     written = drop_in.read_text()
     assert tomli.loads(written) == {
         "version": 3,
@@ -38,14 +47,14 @@ def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(co
         },
     }
     drop_in.write_text(written + "# mine\n")
-    in_process(*words)
+    configure(containerd_2)
     assert drop_in.read_text() == written + "# mine\n"
-    in_process(*words[:-1], "/bin/false")
+    configure(containerd_2, program="/bin/false")
     assert drop_in.read_text() == written.replace(PROGRAM, "/bin/false")
-    in_process("unconfigure", "containerd", "--config", containerd_2)
+    unconfigure(containerd_2)
     assert not drop_in.exists()
     assert containerd_2.read_bytes() == before
-    in_process("unconfigure", "containerd", "--config", containerd_2)
+    unconfigure(containerd_2)
 
 
 @pytest.mark.parametrize(
@@ -61,26 +70,25 @@ def test_a_folder_of_imported_files_gets_a_file_of_ours_and_config_toml_stays(co
     ],
 )
 def test_a_drop_in_is_made_only_in_an_imported_folder(
-    containerd_2: Path, pattern: str, matches: bool
+    containerd_2: Path, drop_in: Path, pattern: str, matches: bool
 ) -> None:
     before = containerd_2.read_text().replace("conf.d/*.toml", pattern)
     containerd_2.write_text(before)
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
     assert drop_in.exists() is matches
     assert (containerd_2.read_text() == before) is matches
-    in_process("unconfigure", "containerd", "--config", containerd_2)
+    unconfigure(containerd_2)
     assert (drop_in.exists(), containerd_2.read_text()) == (False, before)
 
 
 def test_a_file_by_a_relative_path_is_read_like_any_other(
-    containerd_2: Path, monkeypatch: pytest.MonkeyPatch
+    containerd_2: Path, drop_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(containerd_2.parent)
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
-    for command, options in (("configure", ("--runtime-path", PROGRAM)), ("unconfigure", ())):
-        in_process(command, "containerd", "--config", "config.toml", *options)
-        assert drop_in.exists() is (command == "configure")
+    configure(Path("config.toml"))
+    assert drop_in.exists()
+    unconfigure(Path("config.toml"))
+    assert not drop_in.exists()
 
 
 @pytest.mark.parametrize(("said", "version"), [("v1.7.24", 3), ("no version", 3), ("no version", 2)])
@@ -114,23 +122,21 @@ def test_sources_accepts_a_version_that_is_no_number(
 def test_containerd_is_asked_for_its_version_once(containerd_2: Path, tmp_path: Path) -> None:
     program, asked = tmp_path / "bin" / "containerd", tmp_path / "asked"
     program.write_text(f"{program.read_text()}echo asked >> {asked}\n")
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
     assert asked.read_text() == "asked\n"
 
 
 def test_a_dry_run_shows_the_drop_in_that_would_be_added_or_removed(
-    containerd_2: Path, capsys: pytest.CaptureFixture[str]
+    containerd_2: Path, drop_in: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
-    words = ("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
-    in_process(*words, "--dry-run")
+    configure(containerd_2, "--dry-run")
     assert capsys.readouterr().out.startswith(f"--- /dev/null\n+++ {drop_in}\n")
     assert not drop_in.exists()
-    in_process(*words)
+    configure(containerd_2)
     assert capsys.readouterr().out.startswith(f"{drop_in}: changed\n")
-    in_process("unconfigure", "containerd", "--config", containerd_2, "--dry-run")
+    unconfigure(containerd_2, "--dry-run")
     assert capsys.readouterr().out.startswith(f"--- {drop_in}\n+++ /dev/null\n")
-    in_process("unconfigure", "containerd", "--config", containerd_2)
+    unconfigure(containerd_2)
     assert capsys.readouterr().out.startswith(f"{drop_in}: removed\n")
 
 
@@ -141,27 +147,26 @@ def test_our_runtime_is_in_config_toml_if_containerd_2_imports_no_folder(
     containerd_2: Path, imports: str
 ) -> None:
     containerd_2.write_text(f"version = 3\n{imports}")
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
     assert "xpu" in cri(containerd_2.read_text())["runtimes"]
-    in_process("unconfigure", "containerd", "--config", containerd_2)
+    unconfigure(containerd_2)
     assert containerd_2.read_text() == f"version = 3\n{imports}"
 
 
-def test_our_runtime_stays_in_config_toml_until_unconfigure(containerd_2: Path) -> None:
+def test_our_runtime_stays_in_config_toml_until_unconfigure(containerd_2: Path, drop_in: Path) -> None:
     before = containerd_2.read_text()
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
     with_drop_in = drop_in.read_bytes()
     drop_in.unlink()
     # The file as containerd 1 had it before the upgrade.
     containerd_2.write_text(
         configured(before.replace("imports", "# imports")).replace("# imports", "imports")
     )
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", "/bin/false")
+    configure(containerd_2, program="/bin/false")
     assert cri(containerd_2.read_text())["runtimes"]["xpu"]["options"]["BinaryName"] == "/bin/false"
     assert not drop_in.exists()
     drop_in.write_bytes(with_drop_in)
-    in_process("unconfigure", "containerd", "--config", containerd_2)
+    unconfigure(containerd_2)
     assert (containerd_2.read_text(), drop_in.exists()) == (before, False)
 
 
@@ -178,35 +183,35 @@ def other_containerd(request: pytest.FixtureRequest, containerd_2: Path) -> Call
 
 
 def test_unconfigure_removes_the_drop_in_with_any_containerd(
-    containerd_2: Path, other_containerd: Callable[[], bool]
+    containerd_2: Path, drop_in: Path, other_containerd: Callable[[], bool]
 ) -> None:
     before = containerd_2.read_text()
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
     assert drop_in.exists()
     other_containerd()
-    in_process("unconfigure", "containerd", "--config", containerd_2)
+    unconfigure(containerd_2)
     assert (containerd_2.read_text(), drop_in.exists()) == (before, False)
 
 
 def test_our_runtime_is_configured_once_with_any_containerd(
-    containerd_2: Path, other_containerd: Callable[[], bool], capsys: pytest.CaptureFixture[str]
+    containerd_2: Path,
+    drop_in: Path,
+    other_containerd: Callable[[], bool],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # The newest version of config.toml that the older containerd reads.
     before = containerd_2.read_text().replace("version = 3", "version = 2").replace(CRI_3, CRI_2)
     containerd_2.write_text(before)
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
-    words = ("configure", "containerd", "--config", containerd_2, "--runtime-path")
-    in_process(*words, PROGRAM, "--set-as-default")
+    configure(containerd_2, "--set-as-default")
     merges_not = other_containerd()
-    in_process(*words, "/bin/false")
+    configure(containerd_2, program="/bin/false")
     assert capsys.readouterr().err == ""
     assert drop_in.exists() is not merges_not
     where = containerd_2 if merges_not else drop_in
     assert cri(where.read_text())["runtimes"]["xpu"]["options"]["BinaryName"] == "/bin/false"
     assert cri(where.read_text())["default_runtime_name"] == "xpu"
     assert merges_not or containerd_2.read_text() == before
-    in_process("unconfigure", "containerd", "--config", containerd_2)
+    unconfigure(containerd_2)
     assert (containerd_2.read_text(), drop_in.exists()) == (before, False)
 
 
@@ -226,7 +231,7 @@ def test_our_runtime_has_the_cgroup_driver_of_runc_in_the_merged_files(
     )
     (folder / "20.toml").write_text(runc(CRI_3, "Root = '/20'\nIoUid = 20\nSystemdCgroup = false"))
     (containerd_2.parent / "later.toml").write_text(runc(CRI_3, "IoUid = 7"))
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
     xpu = cri((folder / "99-xpu.toml").read_text())["runtimes"]["xpu"]
     assert xpu["options"] == {
         "Root": "/20",
@@ -240,7 +245,7 @@ def test_our_runtime_has_the_cgroup_driver_of_runc_in_the_merged_files(
 def test_a_runc_that_an_imported_file_names_is_not_named_again(containerd_2: Path) -> None:
     containerd_2.write_text("version = 3\nimports = ['conf.d/*.toml']\n")
     (containerd_2.parent / "conf.d" / "10.toml").write_text(runc(CRI_3, "SystemdCgroup = true"))
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
     assert list(cri((containerd_2.parent / "conf.d" / "99-xpu.toml").read_text())["runtimes"]) == ["xpu"]
 
 
@@ -285,33 +290,24 @@ def test_a_file_of_another_version_whose_runtimes_ours_would_hide_is_refused(con
     )
     assert not (containerd_2.parent / "conf.d" / "99-xpu.toml").exists()
     other.write_text(f"version = 3\n[plugins.'{CRI_3}'.containerd.runtimes.kata]\nruntime_type = 'x'\n")
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
 
 
 def test_a_later_file_with_another_default_runtime_is_refused(containerd_2: Path) -> None:
     later = containerd_2.parent / "conf.d" / "zz.toml"
     later.write_text(f"version = 3\n[plugins.'{CRI_3}'.containerd]\ndefault_runtime_name = 'runc'\n")
     assert str(later) in refused(containerd_2, "--set-as-default").what
-    in_process("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
+    configure(containerd_2)
 
 
 def test_a_note_names_an_earlier_entry_of_ours_with_another_cgroup_driver_than_runc(
-    containerd_2: Path, capsys: pytest.CaptureFixture[str]
+    containerd_2: Path, drop_in: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
-    in_process(*words)
+    configure(containerd_2)
     assert capsys.readouterr().err == ""
-    drop_in = containerd_2.parent / "conf.d" / "99-xpu.toml"
     drop_in.write_text(drop_in.read_text().replace("SystemdCgroup = true\n", ""))
-    in_process(*words)
+    configure(containerd_2)
     assert "xpu: note: SystemdCgroup is true for runc and false for xpu" in capsys.readouterr().err
-    in_process("unconfigure", "containerd", "--config", containerd_2)
-    in_process(*words)
+    unconfigure(containerd_2)
+    configure(containerd_2)
     assert capsys.readouterr().err == ""
-
-
-def test_a_refusal_has_exit_status_1(xpu: Any, containerd_2: Path) -> None:
-    containerd_2.write_text("imports = ['conf.d/*.toml']\n")
-    done = xpu("runtime", "configure", "containerd", "--config", containerd_2, "--runtime-path", PROGRAM)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("xpu: containerd 2.2 ignores plugins.cri ")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tomli
 
-from support.drop_in_trees import parsed, shapes
+from support.drop_in_trees import Tree, parsed, shapes, snapshot, trees
 from xpu_runtime import engines, textfile
 from xpu_runtime.engines import Engine, engine
 from xpu_runtime.errors import ConfigError
@@ -25,6 +25,11 @@ EACH = [
     pytest.param(name, text, id=f"{name}: {title}")
     for name, texts in SHAPES.items()
     for title, text in texts.items()
+]
+TREES = [
+    pytest.param(name, tree, id=f"{name}: {tree.title}")
+    for name, file in (("podman", "containers.conf.txt"), ("crio", "crio.conf.txt"))
+    for tree in trees(file)
 ]
 MAIN = {"podman": "etc/containers/containers.conf", "crio": "etc/crio/crio.conf"}
 RUNTIMES = {"podman": ("engine", "runtimes"), "crio": ("crio", "runtime", "runtimes")}
@@ -54,10 +59,14 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def merged(top: Path, name: str) -> dict[str, Any]:
-    """What the engine takes: its main file, then those of the folder by their names; a later value counts."""
+    """What the engine takes: its main file, then those of the folder by their names; a later value counts.
+
+    podman reads its vendor's file before them, and of the folder only what ends in `.conf`.
+    """
     data: dict[str, Any] = {}
-    folder = top / f"{MAIN[name]}.d"
-    for path in (top / MAIN[name], *sorted(folder.glob("*") if folder.exists() else [])):
+    vendors = top / "usr/share/containers/containers.conf"
+    those = sorted((top / f"{MAIN[name]}.d").glob("*.conf" if name == "podman" else "*"))
+    for path in (vendors, top / MAIN[name], *those):
         if path.exists():
             add(data, tomli.loads(path.read_bytes().decode("utf-8-sig")))
     return data
@@ -91,31 +100,33 @@ def counts(top: Path, name: str, theirs: dict[str, Any], default: bool) -> None:
     assert runtimes == before
 
 
-def contents(top: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in top.rglob("*") if path.is_file()}
-
-
-def there_and_back(top: Path, name: str, path: str, default: bool) -> None:
-    """Configures twice, and unconfigures."""
+def there_and_back(top: Path, name: str, path: str, default: bool) -> tuple[str, ...]:
+    """Configures twice, and unconfigures, and writes no other file; the notes of the first."""
     known: Engine = engine(name)
-    before = contents(top)
+    before = snapshot(top)
     theirs = merged(top, name)
-    for again in (False, True):
-        (edit,) = known.configure(textfile.read(path), PROGRAM, default)
-        assert not again or edit.text == edit.file.text
-        textfile.write(edit.file, edit.text)
+    (first,) = known.configure(textfile.read(path), PROGRAM, default)
+    textfile.write(first.file, first.text)
+    (again,) = known.configure(textfile.read(path), PROGRAM, default)
+    assert again.text == again.file.text
     counts(top, name, theirs, default)
-    (edit,) = engines.unconfigure(known, textfile.read(path))
+    ours = textfile.read(path)
+    assert known.runtime_path(ours) == PROGRAM and path in known.sources(ours)
+    (edit,) = engines.unconfigure(known, ours)
     textfile.write(edit.file, edit.text)
-    assert contents(top) == before
+    after = snapshot(top)
+    if (own := str(Path(path).relative_to(top))) in before:
+        assert before.pop(own)[0] == after.pop(own)[0]  # its bytes; it is another file by now
+    assert after == before
+    return first.notes
 
 
 def refused(top: Path, name: str, path: str, default: bool, told: str) -> None:
-    before = contents(top)
+    before = snapshot(top)
     with pytest.raises(ConfigError, match=told) as caught:
         engine(name).configure(textfile.read(path), PROGRAM, default)
     assert caught.value.todo.endswith("; nothing was changed")
-    assert contents(top) == before
+    assert snapshot(top) == before
 
 
 @pytest.mark.parametrize("place", ["", ".d/10-site.conf", ".d/zz-site.conf"], ids=["main", "before", "after"])
@@ -144,7 +155,7 @@ def test_an_operators_main_file_is_restored_or_refused_without_a_change(
     """`--config` can name it, where a file of its own is what people want."""
     path = top / MAIN[name]
     path.parent.mkdir(parents=True)
-    for raw in (text, text.replace("\n", "\r\n"), text.removesuffix("\n")):
+    for raw in (text, text.replace("\n", "\r\n"), text.removesuffix("\n"), f"\ufeff{text}"):
         path.write_bytes(raw.encode())
         for default in (False, True):
             if parsed(text) is None:
@@ -153,3 +164,17 @@ def test_an_operators_main_file_is_restored_or_refused_without_a_change(
                 refused(top, name, str(path), default, "with the names of ours: leave --config out, or name")
             else:
                 there_and_back(top, name, str(path), default)
+
+
+@pytest.mark.parametrize("default", [False, True], ids=["beside", "as default"])
+@pytest.mark.parametrize(("name", "tree"), TREES)
+def test_beside_all_files_of_a_node_the_default_that_counts_is_named(
+    top: Path, name: str, tree: Tree, default: bool
+) -> None:
+    tree.write(top)
+    ours, decides = f"{top}{engine(name).DEFAULT_PATH}", f"{top}/{tree.decides}"
+    if default and ("/zz-" in decides or "/root/" in decides):
+        refused(top, name, ours, default, f"^{decides} is read after {ours}, and has another")
+        return
+    notes = there_and_back(top, name, ours, default)
+    assert [note.split()[0] for note in notes] == ([decides] if default and tree.decides else [])
