@@ -44,7 +44,7 @@ def namespace(*command: str) -> Iterator[int]:
             holder.kill()
 
 
-#: `make("XPU_MEM=4G", args=["nvidia-smi"], change=edit_spec)` is a bundle: the fixture `bundles`.
+#: `make("XPU_MEM=4G", args=["nvidia-smi"], change=edit)` is a bundle: the fixture `bundles`.
 Bundles = Callable[..., Path]
 
 
@@ -90,6 +90,9 @@ class Node:
     def json(self, *words: str) -> Any:
         return json.loads(self.xpu(*words, "--json").stdout)
 
+    def events(self, *words: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.xpu("events", *words, "--json").stdout.splitlines()]
+
     def grants(self) -> list[Grant]:
         """All that the ledger has, those of the dead included; quicker than `xpu ps`."""
         with Ledger(str(self.run_dir / "ledger.db")) as ledger:
@@ -123,6 +126,27 @@ class Node:
     def run(self, bundle: Path, *options: str) -> subprocess.CompletedProcess[str]:
         """`run` in the foreground: the container's output, and its exit status."""
         return self.oci("run", *options, "--bundle", bundle, bundle.name)
+
+    def run_by_runc(self, bundle: Path) -> subprocess.CompletedProcess[str]:
+        """`run` without our runtime in front of runc: hooks in the spec have the environment that it says."""
+        command: list[str | Path] = [
+            "runc",
+            "--root",
+            self.state_root,
+            "run",
+            "--bundle",
+            bundle,
+            bundle.name,
+        ]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def call_hook(self, *words: str, state: object) -> subprocess.CompletedProcess[str]:
+        """Calls the hook as a runtime does: `state` on its input is a text, or `state_of` a bundle."""
+        told = state if isinstance(state, str) else json.dumps(state)
+        command: list[str | Path] = [*self.view, self.hook, *words]
+        return subprocess.run(
+            command, input=told, env=self.environ, capture_output=True, text=True, timeout=60
+        )
 
     def start(self, bundle: Path, *options: str | Path) -> str:
         """Creates and starts a container in the background, with global `options`; its id."""
@@ -178,6 +202,12 @@ class Node:
         shutil.rmtree(self.folder)
 
 
+def state_of(bundle: Path, *, pid: int = 0, status: str = "creating") -> dict[str, object]:
+    """The state of a bundle's container, as a runtime tells it to hooks."""
+    names = {"id": bundle.name, "bundle": str(bundle)}
+    return {"ociVersion": "1.0.2", "pid": pid, "status": status, **names}
+
+
 def processes_of(node: Node) -> list[str]:
     """The command lines of processes that have this node's folder in their environment or arguments."""
     found = []
@@ -222,8 +252,8 @@ def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bundles(node: Node, image_root: Path, base_spec: dict[str, Any]) -> Callable[..., Path]:
-    """Makes a bundle of the image: `bundles("XPU_MEM=4G", args=["nvidia-smi"], change=edit_spec)`."""
+def bundles(node: Node, image_root: Path, base_spec: dict[str, Any]) -> Bundles:
+    """Makes a bundle of the image: `bundles("XPU_MEM=4G", args=["nvidia-smi"], change=edit)`."""
     number = 0
 
     def make(
@@ -245,20 +275,33 @@ def bundles(node: Node, image_root: Path, base_spec: dict[str, Any]) -> Callable
     return make
 
 
+def edit_spec(bundle: Path, change: Callable[[dict[str, Any]], object], **form: Any) -> None:
+    """Edits the spec of a bundle, and writes it in the `form` for json.dumps."""
+    config = bundle / "config.json"
+    spec = json.loads(config.read_text())
+    change(spec)
+    config.write_text(json.dumps(spec, **form))
+
+
 @pytest.fixture(params=["hook", "spec"])
-def mode(node: Node, request: pytest.FixtureRequest) -> str:
-    """The mode of starts on the node, which has a T4; a test that uses it runs once in each."""
-    node.configure(f"mode: {request.param}")
-    node.sim("1xT4")
+def any_mode(node: Node, request: pytest.FixtureRequest) -> str:
+    """The mode of starts on the node; a test that uses it runs once in each, and brings up the devices."""
     chosen: str = request.param
+    node.configure(f"mode: {chosen}")
     return chosen
 
 
-@pytest.fixture(params=["hook", "spec"])
-def driver(node: Node, request: pytest.FixtureRequest) -> Path:
+@pytest.fixture
+def mode(node: Node, any_mode: str) -> str:
+    """The mode of starts on the node, which has a T4."""
+    node.sim("1xT4")
+    return any_mode
+
+
+@pytest.fixture
+def driver(node: Node, any_mode: str) -> Path:
     """The folder of the libraries of a driver that leaves limits to the interposers."""
     node.sim("1xT4-R580")
-    node.configure(f"mode: {request.param}")
     (library,) = node.run_dir.rglob("libcuda.so.5*")
     return library.parent
 

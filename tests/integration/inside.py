@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
+#: The folder of Debian's libraries in an image, and this machine's ldconfig, which works in any.
+MULTIARCH = f"usr/lib/{os.uname().machine}-linux-gnu"
+LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin") or "ldconfig"
 _OPEN = """for numbers in "$@"; do
     mknod "/dev/probe-$numbers" c "${numbers%:*}" "${numbers#*:}" || exit 9
     echo "$numbers: $(cat "/dev/probe-$numbers" 2>&1)"

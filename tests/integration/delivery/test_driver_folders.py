@@ -13,9 +13,8 @@ import pytest
 
 from xpu_simulator.simulator import SimState
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 
-Bundles = Callable[..., Path]
 #: A library in NVML's place that reports when somebody loads it.
 EVIL = """#include <fcntl.h>
 __attribute__((constructor)) static void loaded(void) { open("%s", O_CREAT | O_WRONLY, 0600); }

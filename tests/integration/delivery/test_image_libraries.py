@@ -7,31 +7,17 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import Bundles, Node, edit_spec
+from ..inside import LDCONFIG, MULTIARCH
 from ..refusals import refused
-from .images import ASK, MULTIARCH, REAL, REFUSED, TOO_MUCH, bring
+from .images import ASK, REAL, REFUSED, TOO_MUCH, binds, bring
 
-Bundles = Callable[..., Path]
 Layout = Callable[[Path, Path], tuple[str, ...]]
-
-ASKS_FOR_2000_MIB = """
-#include <stdio.h>
-int cuInit(unsigned), cuDeviceGet(int *, int), cuCtxCreate_v2(void **, unsigned, int);
-int cuMemAlloc_v2(unsigned long long *, unsigned long);
-int main(void) {
-    int device = 0;
-    void *context = 0;
-    unsigned long long pointer = 0;
-    cuInit(0);
-    cuDeviceGet(&device, 0);
-    cuCtxCreate_v2(&context, 0, device);
-    printf("answer %d\\n", cuMemAlloc_v2(&pointer, 2000ul << 20));
-}
-"""
+#: The loader's $LIB on Debian.
+LIB = MULTIARCH.removeprefix("usr/")
 
 
 def ldconfig(root: Path, *folders: str) -> None:
@@ -99,7 +85,7 @@ def a_relative_element(root: Path, driver: Path) -> tuple[str, ...]:
 
 
 def lib_token(root: Path, driver: Path) -> tuple[str, ...]:
-    bring(driver, root / f"opt/lib/{MULTIARCH}")
+    bring(driver, root / f"opt/{LIB}")
     return ("LD_LIBRARY_PATH=/opt/${LIB}",)
 
 
@@ -152,8 +138,8 @@ def preloaded_under_another_name(root: Path, driver: Path) -> tuple[str, ...]:
 def preloaded_by_a_link(root: Path, driver: Path) -> tuple[str, ...]:
     (root / "opt/lib").mkdir(parents=True)
     (root / "opt/lib/fast.so").symlink_to(REAL)
-    (root / f"opt/lib/{MULTIARCH}").mkdir()
-    (root / f"opt/lib/{MULTIARCH}/fast.so").symlink_to(REAL)
+    (root / f"opt/{LIB}").mkdir()
+    (root / f"opt/{LIB}/fast.so").symlink_to(REAL)
     return ("LD_PRELOAD=/opt/$LIB/fast.so",)
 
 
@@ -183,17 +169,10 @@ LAYOUTS: list[Layout] = [
 def test_a_libcuda_of_the_images_own_is_no_way_round_the_limit(
     node: Node, bundles: Bundles, driver: Path, layout: Layout
 ) -> None:
-    def change(spec: dict[str, Any]) -> None:
-        spec["process"]["cwd"] = "/work"
-
-    bundle = bundles(*ASK, args=TOO_MUCH, change=change)
+    bundle = bundles(*ASK, args=TOO_MUCH, change=lambda spec: spec["process"].update(cwd="/work"))
     (bundle / "rootfs/work").mkdir()
     variables = layout(bundle / "rootfs", driver)
-    spec = (bundle / "config.json").read_text()
-    added = "".join(f', "{variable}"' for variable in variables)
-    (bundle / "config.json").write_text(
-        spec.replace('"XPU_ENFORCE=library"', '"XPU_ENFORCE=library"' + added)
-    )
+    edit_spec(bundle, lambda spec: spec["process"]["env"].extend(variables))
     done = node.run(bundle)
     assert REFUSED in done.stdout, done.stdout + done.stderr
     assert "of 1024 MiB" in done.stdout
@@ -214,35 +193,12 @@ def test_an_ldconfig_in_the_container_brings_none_of_the_images_to_the_front(
 ) -> None:
     bundle = bundles(*ASK, args=["sh", "-c", f"/usr/ldconfig && {' '.join(TOO_MUCH)}"])
     root = bundle / "rootfs"
-    shutil.copy(shutil.which("ldconfig", path="/sbin:/usr/sbin") or "ldconfig", root / "usr/ldconfig")
+    shutil.copy(LDCONFIG, root / "usr/ldconfig")
     bring(driver, root / "opt/compat").with_name("libcuda.so.1").unlink()
     (root / "etc/ld.so.conf.d").mkdir()
     (root / "etc/ld.so.conf.d/000-newer.conf").write_text("# for newer CUDA\n/opt/compat\n")
     (root / "etc/ld.so.conf").write_text("include ld.so.conf.d/*.conf\n")
     assert REFUSED in node.run(bundle).stdout
-
-
-def test_a_program_with_an_rpath_to_the_lib_beside_it_meets_the_limit(
-    node: Node, bundles: Bundles, driver: Path
-) -> None:
-    """Conda's programs have one."""
-    bundle = bundles(*ASK, "PATH=/opt/conda/bin:/bin:/usr/bin", args=["/opt/conda/bin/probe"])
-    root = bundle / "rootfs"
-    bring(driver, root / "opt/conda/lib")
-    (root / "opt/conda/bin").mkdir()
-    source = root / "probe.c"
-    source.write_text(ASKS_FOR_2000_MIB)
-    (library,) = (root / "opt/conda/lib").glob("libcuda.so.5*")
-    command: list[str | Path] = [
-        "gcc",
-        source,
-        library,
-        "-Wl,-rpath,$ORIGIN/../lib",
-        "-o",
-        root / "opt/conda/bin/probe",
-    ]
-    subprocess.run(command, check=True)
-    assert node.run(bundle).stdout == "answer 2\n"  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def test_a_libnvidia_ml_of_the_images_own_shows_the_slice(node: Node, bundles: Bundles, driver: Path) -> None:
@@ -298,8 +254,7 @@ def test_an_image_that_would_keep_us_searching_is_refused_soon(
     node.sim("1xT4-R580")
     bundle = bundles(*ASK)
     variable = plant(bundle / "rootfs")
-    spec = (bundle / "config.json").read_text()
-    (bundle / "config.json").write_text(spec.replace('"XPU_MEM=1G"', f'"XPU_MEM=1G", "{variable}"'))
+    edit_spec(bundle, lambda spec: spec["process"]["env"].append(variable))
     assert "have too many entries to be checked" in refused(node, bundle)
     assert node.grants() == []
 
@@ -321,17 +276,7 @@ def test_a_libcuda_in_a_volume_is_covered_and_the_volume_is_as_it_was(
     volume = node.folder / "volume"
     path = bring(driver, volume / "lib64")
     before = path.read_bytes()
-
-    def change(spec: dict[str, Any]) -> None:
-        options = ["rbind", "rprivate", "ro"]
-        mount = {
-            "destination": "/usr/local/nvidia",
-            "type": "bind",
-            "source": str(volume),
-            "options": options,
-        }
-        spec["mounts"].append(mount)
-
+    change = binds(volume, "/usr/local/nvidia", "rprivate", "ro")
     bundle = bundles(*ASK, "LD_LIBRARY_PATH=/usr/local/nvidia/lib64", args=TOO_MUCH, change=change)
     assert REFUSED in node.run(bundle).stdout
     assert path.read_bytes() == before

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ..conftest import Node
-from .images import ASK, MULTIARCH, bring
-
-Bundles = Callable[..., Path]
+from ..conftest import Bundles, Node, edit_spec
+from .images import ASK, bring
 
 #: Loads the library that it is told, as frameworks do, and asks for more than the limit.
 LOADS = r"""
@@ -92,7 +90,7 @@ def conda_activated(root: Path, driver: Path) -> dict[str, object]:
 
 
 def hpc_sdk(root: Path, driver: Path) -> dict[str, object]:
-    folder = f"opt/nvidia/hpc_sdk/Linux_{MULTIARCH.partition('-')[0]}/24.1/cuda/12.3/compat"
+    folder = f"opt/nvidia/hpc_sdk/Linux_{os.uname().machine}/24.1/cuda/12.3/compat"
     bring(driver, root / folder)
     make(root, "usr/bin/probe")
     return {"args": ["sh", "-c", f"LD_LIBRARY_PATH=/{folder} exec probe libcuda.so.1"]}
@@ -134,15 +132,14 @@ def test_a_program_that_says_where_its_libcuda_lies_meets_the_limit(
 ) -> None:
     bundle = bundles(*ASK)
     wanted = layout(bundle / "rootfs", driver)
-    spec = json.loads((bundle / "config.json").read_text())
     arguments = wanted.get("args", ["probe"])
     assert isinstance(arguments, list)
     if arguments[-1].rpartition("/")[2] == "probe":
         arguments = [*arguments, "libcuda.so.1"]
     variables = wanted.get("env", ["PATH=/bin:/usr/bin"])
     assert isinstance(variables, list)
-    spec["process"].update(args=arguments, env=[*variables, *ASK], cwd=wanted.get("cwd", "/"))
-    (bundle / "config.json").write_text(json.dumps(spec))
+    process = {"args": arguments, "env": [*variables, *ASK], "cwd": wanted.get("cwd", "/")}
+    edit_spec(bundle, lambda spec: spec["process"].update(process))
     done = node.run(bundle)
     assert done.stdout == OUT_OF_MEMORY, done.stderr
 

@@ -13,24 +13,10 @@ import pytest
 
 from xpu_runtime.linux import ldcache
 
-from ..conftest import Node
-from ..inside import tree
+from ..conftest import Bundles, Node
+from ..inside import LDCONFIG, MULTIARCH, tree
 from ..refusals import refused
-
-Bundles = Callable[..., Path]
-
-MULTIARCH = f"usr/lib/{os.uname().machine}-linux-gnu"
-LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin") or "ldconfig"
-#: A program that needs libcuda.so.1 and one that needs libnvidia-ml.so.1, both found by the loader alone.
-PROBE = ["sh", "-c", "cuda-probe info && nvidia-smi -L"]
-
-
-def assert_found(node: Node, bundle: Path) -> None:
-    done = node.run(bundle)
-    assert "device 0: 1024 MiB free of 1024 MiB\n" in done.stdout, done.stderr
-    assert "Tesla T4" in done.stdout, done.stderr
-    assert done.returncode == 0, done.stderr
-
+from .images import PROBE, assert_found
 
 # Where images have their libraries.
 
@@ -81,26 +67,16 @@ LAYOUTS: dict[Callable[[Path], None], str] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_libraries_go_where_the_images_own_are(
+def test_libraries_go_where_the_images_own_are_and_an_ldconfig_inside_keeps_them_found(
     node: Node, bundles: Bundles, mode: str, layout: Callable[[Path], None]
 ) -> None:
-    bundle = bundles("XPU_MEM=1G", args=PROBE)
-    root = bundle / "rootfs"
-    layout(root)
-    assert_found(node, bundle)
-    folders = {path.parent.relative_to(root.resolve()) for path in root.rglob("libcuda.so.*")}
-    assert folders == {Path(LAYOUTS[layout])}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_ldconfig_inside_succeeds_and_keeps_them_found(
-    node: Node, bundles: Bundles, mode: str, layout: Callable[[Path], None]
-) -> None:
-    bundle = bundles("XPU_MEM=1G", args=["sh", "-c", f"/usr/ldconfig && {PROBE[-1]}"])
+    bundle = bundles("XPU_MEM=1G", args=["sh", "-c", f"{PROBE[-1]} && /usr/ldconfig && {PROBE[-1]}"])
     root = bundle / "rootfs"
     layout(root)
     shutil.copy(LDCONFIG, root / "usr/ldconfig")
     assert_found(node, bundle)
+    folders = {path.parent.relative_to(root.resolve()) for path in root.rglob("libcuda.so.*")}
+    assert folders == {Path(LAYOUTS[layout])}
 
 
 # Caches that an image brings.
@@ -276,7 +252,7 @@ def test_another_library_that_the_images_cache_names_does_not_come_first(
     stubs.mkdir(parents=True)
     (root / "stub.c").write_text("int stub;")
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        command: list[str | Path] = [
+        words: list[str | Path] = [
             "gcc",
             "-shared",
             f"-Wl,-soname,{soname}",
@@ -284,7 +260,7 @@ def test_another_library_that_the_images_cache_names_does_not_come_first(
             stubs / soname,
             root / "stub.c",
         ]
-        subprocess.run(command, check=True)
+        subprocess.run(words, check=True)
     (root / "etc/ld.so.conf").write_text("/usr/local/stubs\n")
     subprocess.run([LDCONFIG, "-r", root], check=True)
     assert_found(node, bundle)

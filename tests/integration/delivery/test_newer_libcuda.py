@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from .images import ASK, REAL, REFUSED, TOO_MUCH, bring
-
-Bundles = Callable[..., Path]
 
 MARK = b"of the image's own"
 #: Prints the end of the library behind the interposer, and whether the limit holds.

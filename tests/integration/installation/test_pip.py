@@ -6,14 +6,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support import REPOSITORY
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 
 SOURCES = ("README.md", "config", "hooks", "native", "pyproject.toml", "setup.py", "src")
 
@@ -67,9 +67,7 @@ def pip_node(node: Node, environment: Path, installed: Path) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_container_gets_its_slice_from_an_environment(
-    pip_node: Node, bundles: Callable[..., Path], mode: str
-) -> None:
+def test_a_container_gets_its_slice_from_an_environment(pip_node: Node, bundles: Bundles, mode: str) -> None:
     pip_node.configure(f"mode: {mode}")
     done = pip_node.run(bundles("XPU_MEM=1G", args=["nvidia-smi"]))
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from support.sharing_time import Serve, until, workers_of
+from support.sharing_time import Serve
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from ..inside import tree
 from ..refusals import log_entries, refused
-
-Bundles = Callable[..., Path]
+from .workers import workers_are_there
 
 
 def garbage(path: Path) -> None:
@@ -59,8 +58,8 @@ def commands_still_work(node: Node, container: str) -> None:
     """Those that an engine calls for a container that exists, and its end."""
     assert json.loads(node.oci("state", container).stdout)["status"] == "running"
     assert node.oci("exec", container, "echo", "hello").stdout == "hello\n"
-    for words in (["pause"], ["resume"], ["update", "--pids-limit", "100"], ["ps"], ["kill"]):
-        done = node.oci(words[0], *words[1:-1], *words[-1:][: len(words) - 1], container)
+    for words in (["pause"], ["resume"], ["update", "--pids-limit=100"], ["ps"], ["kill"]):
+        done = node.oci(*words, container)
         assert done.returncode == 0, done.stderr
     assert node.oci("events", "--stats", container).returncode == 0
     node.remove(container)
@@ -213,15 +212,13 @@ def small_disk(node: Node) -> Iterator[Callable[[Path, int], Callable[[], None]]
 
 
 @pytest.mark.parametrize("used_before", [True, False])
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_on_a_full_run_folder_nothing_is_booked_and_the_reason_is_told(
     node: Node,
     bundles: Bundles,
     small_disk: Callable[[Path, int], Callable[[], None]],
-    mode: str,
+    any_mode: str,
     used_before: bool,
 ) -> None:
-    node.configure(f"mode: {mode}")
     fill = small_disk(node.run_dir, 8192)
     node.sim("1xT4")
     if used_before:
@@ -249,15 +246,14 @@ def test_on_a_full_run_folder_a_container_ends_all_the_same_and_its_slice_is_rea
     fill = small_disk(node.run_dir, 16384)
     node.sim("1xT4")
     start_agent()
-    until(lambda: len(workers_of(node)) >= 3, "the start workers are there")
+    workers_are_there(node)
     container = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
     fill()
     assert doctor_says(node, "no container with a slice can start") == "problem"
     node.remove(container)
     (node.run_dir / "filler").unlink()
     node.xpu("gc")
-    told = [json.loads(line) for line in node.xpu("events", "--json").stdout.splitlines()]
-    assert [each["event"] for each in told] == ["granted", "reaped"]
+    assert [each["event"] for each in node.events()] == ["granted", "reaped"]
     assert node.grants() == []
 
 

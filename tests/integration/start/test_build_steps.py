@@ -4,16 +4,13 @@ stay."""
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..conftest import Node
-from .test_hook import by_hooks_d
-
-Bundles = Callable[..., Path]
+from ..conftest import Bundles, Node
+from .test_hook import beside_ours
 
 
 def as_step(spec: dict[str, Any]) -> None:
@@ -53,12 +50,7 @@ def test_a_step_whose_hook_is_called_twice_leaves_nothing(node: Node, bundles: B
 
     def change(spec: dict[str, Any]) -> None:
         as_step(spec)
-        by_hooks_d(node, "createRuntime")(spec)
-        # As another file on the disk: the shim must not take it for its own.
-        copy = node.folder / "hook"
-        copy.symlink_to(node.hook)
-        for hooks in spec["hooks"].values():
-            hooks[0]["path"] = str(copy)
+        beside_ours(node, "createRuntime")(spec)
 
     step = bundles("XPU_VISIBLE_DEVICES=none", args=["ls", "/usr/bin/nvidia-smi"], change=change)
     before = files(step)

@@ -16,9 +16,8 @@ import pytest
 
 from support import GIB
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 
-Bundles = Callable[..., Path]
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -39,36 +38,26 @@ def injected(node: Node, *names: str) -> Change:
     return change
 
 
-def by_runc(node: Node, bundle: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a container with runc itself."""
-    return subprocess.run(
-        ["runc", "--root", node.state_root, "run", "--bundle", bundle, bundle.name],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-
-
 def test_a_device_gives_a_slice_without_our_runtime(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     info = ["cuda-probe", "info"]
-    done = by_runc(node, bundles(args=info, change=injected(node, "4g")))
+    done = node.run_by_runc(bundles(args=info, change=injected(node, "4g")))
     assert done.stdout == "device 0: 4096 MiB free of 4096 MiB\n", done.stderr
-    done = by_runc(node, bundles("XPU_MEM=2G", args=info, change=injected(node, "slice")))
+    done = node.run_by_runc(bundles("XPU_MEM=2G", args=info, change=injected(node, "slice")))
     assert done.stdout == "device 0: 2048 MiB free of 2048 MiB\n", done.stderr
     assert node.grants() == []
 
 
 def test_a_refusal_is_in_the_low_level_runtimes_error(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    done = by_runc(node, bundles("XPU_MEM=40G", change=injected(node, "slice")))
+    done = node.run_by_runc(bundles("XPU_MEM=40G", change=injected(node, "slice")))
     assert "xpu: refused: no device has 40G of memory free" in done.stderr
-    done = by_runc(node, bundles(change=injected(node, "slice")))
+    done = node.run_by_runc(bundles(change=injected(node, "slice")))
     assert "xpu: nothing says how much yoyoworks.com/xpu=slice is: add XPU_MEM" in done.stderr
     assert node.grants() == []
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_a_device_beside_our_runtime_is_booked_once(node: Node, bundles: Bundles, mode: str) -> None:
-    node.configure(f"mode: {mode}")
+def test_a_device_beside_our_runtime_is_booked_once(node: Node, bundles: Bundles, any_mode: str) -> None:
     node.sim("2xT4")
     bundle = bundles(args=["sleep", "1000"], change=injected(node, "4g", "8g"))
     container = node.start(bundle)

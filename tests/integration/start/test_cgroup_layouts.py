@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 
-Bundles = Callable[..., Path]
 NONE = "mount -t tmpfs -o mode=755 none /sys/fs/cgroup"
 V2 = "mount -t cgroup2 none /sys/fs/cgroup"
 #: Each hierarchy on its own, as a host without systemd has them.
@@ -63,13 +60,11 @@ def main_job(node: Node, bundles: Bundles) -> None:
     assert node.json("ps") == []
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 @pytest.mark.parametrize("driver", ["2xT4-R580", "2xT4"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_main_job_works_on_each_layout(
-    node: Node, bundles: Bundles, layout: str, driver: str, mode: str
+    node: Node, bundles: Bundles, layout: str, driver: str, any_mode: str
 ) -> None:
-    node.configure(f"mode: {mode}\n")
     with node.own_mounts(LAYOUTS[layout]):
         node.sim(driver)
         assert of_cgroups(node).startswith(("ok", "warning"))

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from support import created
-from support.sharing_time import Serve, until, workers_of
+from support.sharing_time import Serve
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
+from .workers import workers_are_there
 
 #: runc with its own state folder, whatever --root it gets: another runtime does not know its containers.
 RUNTIME = """#!/bin/sh
@@ -29,7 +28,7 @@ exec /usr/sbin/runc --root {0}.state "$@"
 @pytest.mark.parametrize("request_", ["XPU_MEM=4G", "XPU_MEM=25%", "NOTHING="])
 def test_it_is_reached_when_new_ones_get_another_runtime(
     node: Node,
-    bundles: Callable[..., Path],
+    bundles: Bundles,
     start_agent: Serve,
     request_: str,
     mode: str,
@@ -43,7 +42,7 @@ def test_it_is_reached_when_new_ones_get_another_runtime(
     node.xpu("devices")  # compiles the configuration as well
     if has_agent:
         start_agent()
-        until(lambda: len(workers_of(node)) >= 3, "the start workers are there")
+        workers_are_there(node)
     bundle = bundles(request_, args=["sleep", "1000"])
     container = node.start(bundle)
     assert len(node.grants()) == ("XPU" in request_)
@@ -60,9 +59,7 @@ def test_it_is_reached_when_new_ones_get_another_runtime(
     assert created.of(node.folder) == {}
 
 
-def test_an_engine_that_ignores_its_children_has_its_container(
-    node: Node, bundles: Callable[..., Path]
-) -> None:
+def test_an_engine_that_ignores_its_children_has_its_container(node: Node, bundles: Bundles) -> None:
     """Which the kernel then does for the shim's as well: the runtimes that it asks."""
     first = node.folder / "first"
     first.write_text(RUNTIME.format(first))

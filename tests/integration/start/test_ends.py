@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from xpu_runtime.ledger.store import Ledger
 
-from ..conftest import Node
-from .test_faults import CHANGES, instants, run_hooks_through
+from ..conftest import Bundles, Node
+from .test_faults import CHANGES, DRIVERS, instants, run_hooks_through
 
-Bundles = Callable[..., Path]
 SLEEP = ["sleep", "1000"]
-BOTH = pytest.mark.parametrize("mode", ["hook", "spec"])
-DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
-
-
-def events(node: Node) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in node.xpu("events", "--json").stdout.splitlines()]
 
 
 def kinds(node: Node) -> list[str]:
-    return [each["event"] for each in events(node)]
+    return [each["event"] for each in node.events()]
 
 
 def left(node: Node) -> list[str]:
     return sorted(each.name for each in node.run_dir.glob("slices/*"))
 
 
-@BOTH
 @DRIVERS
-def test_the_slice_is_free_at_once(node: Node, bundles: Bundles, mode: str, topology: str) -> None:
-    node.configure(f"mode: {mode}")
+def test_the_slice_is_free_at_once(node: Node, bundles: Bundles, any_mode: str, topology: str) -> None:
     node.sim(topology)
     first = node.start(bundles("XPU_MEM=15G", "XPU_CORES=30", args=SLEEP))
     before = time.time()
@@ -51,7 +37,7 @@ def test_the_slice_is_free_at_once(node: Node, bundles: Bundles, mode: str, topo
     node.remove(second)
     assert node.json("ps") == [] and left(node) == []
     assert node.json("devices")[0]["memory_granted_bytes"] == 0
-    assert [(each["event"], each["container_id"]) for each in events(node)] == [
+    assert [(each["event"], each["container_id"]) for each in node.events()] == [
         ("granted", first),
         ("released", first),
         ("granted", second),
@@ -59,20 +45,6 @@ def test_the_slice_is_free_at_once(node: Node, bundles: Bundles, mode: str, topo
     ]
     with Ledger(str(node.run_dir / "ledger.db")) as ledger:
         assert before <= ledger.history()[1].time <= after
-
-
-def test_a_container_that_is_started_again_and_again_has_each_time_its_slice(
-    node: Node, bundles: Bundles
-) -> None:
-    """Its id, bundle and cgroup are the same each time, as with `docker restart`."""
-    node.sim("1xT4")
-    bundle = bundles("XPU_MEM=15G", args=["cuda-probe", "info"])
-    spec = (bundle / "config.json").read_bytes()
-    for _ in range(4):
-        (bundle / "config.json").write_bytes(spec)
-        assert node.run(bundle).stdout == "device 0: 15360 MiB free of 15360 MiB\n"
-    assert kinds(node) == ["granted", "released"] * 4
-    assert left(node) == []
 
 
 @DRIVERS

@@ -7,9 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,12 +16,9 @@ from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import enforce
 from xpu_runtime.vendors import discovery
 
-from ..conftest import Node
-from ..inside import tree
-from ..refusals import log_entries, refused
-
-Bundles = Callable[..., Path]
-
+from ..conftest import Bundles, Node, state_of
+from ..inside import may_mknod, tree
+from ..refusals import refused
 
 # A hook or a shim that is killed.
 
@@ -119,16 +114,8 @@ def test_a_shim_killed_at_any_instant_leaves_nothing_behind(
     trace = node.folder / "trace"
 
     def attempt(*options: str) -> int:
-        command: list[str | Path] = [
-            "strace",
-            "-o",
-            trace,
-            "-e",
-            f"trace=execve,{CHANGES}",
-            *options,
-            node.runtime,
-        ]
-        command += ["--root", node.state_root, "run", "--bundle", bundle, bundle.name]
+        traced = ["strace", "-o", str(trace), "-e", f"trace=execve,{CHANGES}", *options]
+        command = [*traced, *node.command("run", "--bundle", bundle, bundle.name)]
         (bundle / "config.json").write_bytes(pristine)
         return subprocess.run(command, env=node.environ, stdout=subprocess.DEVNULL, timeout=60).returncode
 
@@ -177,11 +164,6 @@ def test_a_container_that_outlives_its_failed_hook_has_nothing_of_ours(node: Nod
     run_hooks_through(node, "hook", str(program))
     script = "cat /proc/self/mountinfo; ls /dev; mknod /dev/n c 195 0; cat /dev/n 2>&1"
 
-    def may_mknod(spec: dict[str, Any]) -> None:
-        spec["process"]["capabilities"]["bounding"].append("CAP_MKNOD")
-        spec["process"]["capabilities"]["effective"].append("CAP_MKNOD")
-        spec["process"]["capabilities"]["permitted"].append("CAP_MKNOD")
-
     bundle = bundles("XPU_MEM=1G", args=["sh", "-c", script], change=may_mknod)
     (bundle / "rootfs/usr/bin/nvidia-smi").mkdir()
     done = node.run(bundle)
@@ -209,11 +191,9 @@ def failing_topology(node: Node) -> Path:
     return path
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_a_limit_that_the_driver_refuses_refuses_the_container(
-    node: Node, bundles: Bundles, mode: str
+    node: Node, bundles: Bundles, any_mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
     node.sim(failing_topology(node))
     bundle = bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0,1")
     before = tree(bundle / "rootfs")
@@ -221,7 +201,7 @@ def test_a_limit_that_the_driver_refuses_refuses_the_container(
     uuid = node.json("devices")[1]["uuid"]
     assert f"setting a memory limit of device {uuid}" in told
     assert "Insufficient Resources" in told
-    if mode == "hook":
+    if any_mode == "hook":
         assert tree(bundle / "rootfs") == before
     assert node.grants() == []
     assert node.run(bundles("XPU_MEM=15G", "XPU_VISIBLE_DEVICES=0")).returncode == 0
@@ -257,10 +237,11 @@ sys.exit(failed)
 # The next start.
 
 
-def state_of(container: str, bundle: Path) -> str:
-    return json.dumps(
-        {"ociVersion": "1.0.2", "id": container, "pid": 0, "status": "stopped", "bundle": str(bundle)}
-    )
+def die_unseen(node: Node, container: str) -> None:
+    """It dies, and its hooks are not run, as when they are killed."""
+    subprocess.run(["runc", "--root", node.state_root, "kill", container, "KILL"], check=True)
+    while node.json("ps")[0]["state"] != "dead":
+        pass  # the test's own time limit ends this
 
 
 def test_giving_back_twice_or_for_nobody_or_with_a_broken_configuration_is_no_error(
@@ -272,23 +253,14 @@ def test_giving_back_twice_or_for_nobody_or_with_a_broken_configuration_is_no_er
     node.configure("moed: hook\n")
 
     def poststop(name: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [node.hook, "poststop"],
-            input=state_of(name, bundle),
-            env=node.environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = node.call_hook("poststop", state={**state_of(bundle, status="stopped"), "id": name})
         return done.returncode, done.stdout + done.stderr
 
     assert poststop("nobody") == (0, "")
     # One of this name has ended, and it was not this one.
     assert poststop(container) == (0, "")
     assert [entry["state"] for entry in node.json("ps")] == ["running"]
-    subprocess.run(["runc", "--root", node.state_root, "kill", container, "KILL"], check=True)
-    while node.json("ps")[0]["state"] != "dead":
-        pass  # the test's own time limit ends this
+    die_unseen(node, container)
     for _ in range(2):
         assert poststop(container) == (0, "")
         assert node.grants() == []
@@ -306,10 +278,7 @@ def test_clearing_up_after_a_dead_container_leaves_the_limit_of_its_next_life(
     pristine = (bundle / "config.json").read_bytes()
     node.start(bundle)
     dead = node.grants()
-    # Without its hooks, as when they are killed.
-    subprocess.run(["runc", "--root", node.state_root, "kill", bundle.name, "KILL"], check=True)
-    while node.json("ps")[0]["state"] != "dead":
-        pass  # the test's own time limit ends this
+    die_unseen(node, bundle.name)
     with Ledger() as ledger:
         assert [grant.id for grant in ledger.reap()] == [dead[0].id]
     node.remove(bundle.name)
@@ -326,9 +295,7 @@ def test_a_next_life_without_a_limit_has_none_of_the_one_before(node: Node, bund
     pristine = (bundle / "config.json").read_text()
     node.start(bundle)
     (dead,) = node.grants()
-    subprocess.run(["runc", "--root", node.state_root, "kill", bundle.name, "KILL"], check=True)
-    while node.json("ps")[0]["state"] != "dead":
-        pass  # the test's own time limit ends this
+    die_unseen(node, bundle.name)
     # The host's record of it is lost, and its cgroup is left.
     shutil.rmtree(node.state_root / bundle.name)
     assert Path(dead.cgroup).is_dir()
@@ -350,26 +317,3 @@ def test_a_container_ends_as_ever_when_the_driver_has_died(node: Node, bundles: 
     told = refused(node, bundles("XPU_MEM=1G"))
     assert "driver" in told.lower()
     assert node.grants() == []
-
-
-# Limits that nothing can hold.
-
-
-@pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_limits_that_may_go_unheld_are_told_once_in_the_log_and_by_ps(
-    node: Node, bundles: Bundles, mode: str
-) -> None:
-    node.sim("4xT4-R580")
-    node.configure(f"mode: {mode}\nenforcement: {{allow_unenforced: [memory, cores]}}\n")
-    variables = ("XPU_MEM=1G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
-    bundle = bundles(*variables, args=["sleep", "1000"])
-    log = bundle / "log"
-    node.start(bundle, "--log", log, "--log-format", "json")
-    warnings = [entry["msg"] for entry in log_entries(log, "json") if entry["level"] == "warning"]
-    assert len(warnings) == 1, warnings
-    assert bundle.name in warnings[0]
-    assert "memory" in warnings[0]
-    assert "cores" in warnings[0]
-    (entry,) = node.json("ps")
-    assert (entry["memory_strength"], entry["cores_strength"]) == ("unenforced", "unenforced")
-    assert "unenforced" in node.xpu("ps").stdout

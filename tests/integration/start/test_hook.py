@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -14,28 +13,10 @@ from typing import Any
 import pytest
 
 from support import GIB
-from xpu_runtime.config.probe import knows_create_runtime, version_text
 from xpu_runtime.linux import proc
 
-from ..conftest import Node
+from ..conftest import Bundles, Node, state_of
 from ..inside import tree
-
-Bundles = Callable[..., Path]
-
-
-def call(node: Node, *words: str, state: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [node.hook, *words], input=state, env=node.environ, capture_output=True, text=True, timeout=60
-    )
-
-
-def state(bundle: Path, **more: Any) -> str:
-    found = {"ociVersion": "1.0.2", "id": bundle.name, "pid": 0, "status": "creating", "bundle": str(bundle)}
-    return json.dumps({**found, **more})
-
-
-def test_the_installed_runc_is_known_to_run_create_runtime_hooks() -> None:
-    assert knows_create_runtime(version_text(str(shutil.which("runc")))) is True
 
 
 def by_hooks_d(node: Node, stage: str, rename: str = "bundle") -> Callable[[dict[str, Any]], None]:
@@ -55,6 +36,28 @@ def by_hooks_d(node: Node, stage: str, rename: str = "bundle") -> Callable[[dict
     return change
 
 
+def beside_ours(node: Node, stage: str) -> Callable[[dict[str, Any]], None]:
+    """The same by another file on the disk: the shim must not take the hook for its own."""
+    copy = node.folder / "hook"
+    copy.symlink_to(node.hook)
+
+    def change(spec: dict[str, Any]) -> None:
+        by_hooks_d(node, stage)(spec)
+        for hooks in spec["hooks"].values():
+            hooks[0]["path"] = str(copy)
+
+    return change
+
+
+def told_in_a_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Why the hook has failed, for people."""
+    assert done.returncode == 1
+    assert done.stderr.startswith("xpu: ")
+    assert "internal error" not in done.stderr
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
 @pytest.mark.parametrize("spelling", ["bundle", "bundlePath"])
 @pytest.mark.parametrize("stage", ["createRuntime", "prestart"])
 def test_hooks_of_an_engine_give_a_slice_without_the_shim(
@@ -64,12 +67,7 @@ def test_hooks_of_an_engine_give_a_slice_without_the_shim(
     bundle = bundles(
         "XPU_MEM=4G", args=["cuda-probe", "info"], change=by_hooks_d(node, stage, rename=spelling)
     )
-    done = subprocess.run(
-        ["runc", "--root", node.state_root, "run", "--bundle", bundle, bundle.name],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = node.run_by_runc(bundle)
     assert done.stdout == "device 0: 4096 MiB free of 4096 MiB\n", done.stderr
     assert node.grants() == []
 
@@ -77,16 +75,8 @@ def test_hooks_of_an_engine_give_a_slice_without_the_shim(
 def test_hooks_of_an_engine_beside_the_shims_own_give_one_slice(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
-
-    def other(spec: dict[str, Any]) -> None:
-        by_hooks_d(node, "prestart")(spec)
-        # As another file on the disk: the shim must not take it for its own.
-        copy = node.folder / "hook"
-        copy.symlink_to(node.hook)
-        for hooks in spec["hooks"].values():
-            hooks[0]["path"] = str(copy)
-
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"], change=other))
+    change = beside_ours(node, "prestart")
+    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"], change=change))
     (entry,) = node.json("ps")
     assert entry["memory_bytes"] == 4 * GIB
     assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 4096 MiB\n")
@@ -100,7 +90,7 @@ def test_a_container_that_asks_for_nothing_costs_nothing_and_says_nothing(
     node: Node, bundles: Bundles, stage: str, config: str
 ) -> None:
     node.configure(config)
-    done = call(node, stage, state=state(bundles()))
+    done = node.call_hook(stage, state=state_of(bundles()))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not node.run_dir.exists()
 
@@ -117,12 +107,7 @@ def test_a_container_that_asks_for_nothing_costs_nothing_and_says_nothing(
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(node: Node, words: list[str], told: str) -> None:
-    done = call(node, *words, state=state(node.folder))
-    assert done.returncode == 1
-    assert told in done.stderr
-    assert done.stderr.startswith("xpu: ")
-    assert "internal error" not in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert told in told_in_a_line(node.call_hook(*words, state=state_of(node.folder)))
 
 
 def test_options_of_a_newer_version_do_not_keep_a_container_from_its_end(
@@ -135,7 +120,7 @@ def test_options_of_a_newer_version_do_not_keep_a_container_from_its_end(
     os.kill(grant.pid, signal.SIGKILL)
     while proc.is_alive(grant.pid, grant.start_time):
         pass  # the test's own time limit ends this
-    done = call(node, "poststop", "--of-a-newer-version", "1", state=state(bundle))
+    done = node.call_hook("poststop", "--of-a-newer-version", "1", state=state_of(bundle))
     assert (done.returncode, done.stderr) == (0, "")
     assert node.grants() == []
 
@@ -159,19 +144,13 @@ def test_options_of_a_newer_version_do_not_keep_a_container_from_its_end(
     ],
 )
 def test_a_state_that_makes_no_sense_is_told_in_one_line(node: Node, text: str, told: str) -> None:
-    done = call(node, "createRuntime", state=text)
-    assert done.returncode == 1
-    assert told in done.stderr
-    assert done.stderr.startswith("xpu: ")
-    assert "internal error" not in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert told in told_in_a_line(node.call_hook("createRuntime", state=text))
 
 
 def test_a_container_without_a_process_cannot_be_given_anything(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    done = call(node, "createRuntime", state=state(bundles("XPU_MEM=1G")))
-    assert done.returncode == 1
-    assert "has no process 0 to give an XPU to" in done.stderr
+    done = node.call_hook("createRuntime", state=state_of(bundles("XPU_MEM=1G")))
+    assert "has no process 0 to give an XPU to" in told_in_a_line(done)
     assert node.json("ps") == []
 
 
@@ -182,18 +161,16 @@ def test_the_process_of_somebody_else_gets_nothing(node: Node, bundles: Bundles)
         try:
             bundle = bundles("XPU_MEM=1G")
             before = tree(bundle / "rootfs")
-            done = call(node, "createRuntime", state=state(bundle, pid=process.pid))
+            done = node.call_hook("createRuntime", state=state_of(bundle, pid=process.pid))
             mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
             left = [place for place in mounted if place.startswith(f"{bundle}/")]
             for place in left:
                 subprocess.run(["umount", place], check=True)
         finally:
             process.kill()
-    assert done.returncode == 1
+    assert told_in_a_line(done)
     assert left == []
     assert tree(bundle / "rootfs") == before
-    assert done.stderr.startswith("xpu: ")
-    assert "internal error" not in done.stderr
     assert node.grants() == []
 
 
@@ -202,9 +179,8 @@ def test_a_spec_mode_grant_that_was_released_meanwhile_stops_the_container(
 ) -> None:
     node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G")
-    done = call(node, "createRuntime", "--grant", "7", state=state(bundle, pid=1))
-    assert done.returncode == 1
-    assert f"grant 7 of container {bundle.name} is gone: start the container again" in done.stderr
+    done = node.call_hook("createRuntime", "--grant", "7", state=state_of(bundle, pid=1))
+    assert f"grant 7 of container {bundle.name} is gone: start the container again" in told_in_a_line(done)
 
 
 #: crun as its hook sees it: a log that is open, a line of its own after the hook's end; its hooks' stderr is
@@ -226,7 +202,7 @@ def test_a_reason_that_crun_would_keep_to_itself_is_the_last_that_people_see(
     bundle = bundles("XPU_MEM=100G")
     file = bundle / "runtime.log"
     file.write_text("before\n")
-    (bundle / "state.json").write_text(state(bundle, pid=os.getpid()))
+    (bundle / "state.json").write_text(json.dumps(state_of(bundle, pid=os.getpid())))
     words = [each.format(file) for each in log]
     done = subprocess.run(
         ["sh", "-c", _CRUN, "crun", node.hook, str(bundle / "state.json"), *words],

@@ -7,16 +7,13 @@ version. If one of these is missing, has changed or is damaged, a start takes lo
 from __future__ import annotations
 
 import marshal
-import shutil
-from collections.abc import Callable
+import subprocess
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
 
-from ..conftest import Node
-
-Bundles = Callable[..., Path]
+from ..conftest import Bundles, Node
 
 #: Before the first line of shim and hook: the import of `{names}` by `{importers}` ends with `{instead}`.
 _OTHER_INTERPRETER = """
@@ -44,15 +41,6 @@ _INCOMPLETE = "raise AttributeError('what functools has besides')"
 _OURS, _ALL = "xpu_runtime", ""
 
 
-@pytest.fixture
-def prefix(node: Node, installed: Path) -> Path:
-    """An installation of the test's own, which the node uses."""
-    copy = node.folder / "prefix"
-    shutil.copytree(installed, copy, symlinks=True)
-    node.use(copy)
-    return copy
-
-
 def gets_its_slice(node: Node, bundle: Path) -> None:
     done = node.run(bundle)
     assert (done.returncode, done.stderr) == (0, "")
@@ -60,11 +48,11 @@ def gets_its_slice(node: Node, bundle: Path) -> None:
     assert node.grants() == []
 
 
-def put_first(prefix: Path, text: str) -> None:
+def put_first(copy: Path, text: str) -> None:
     """Has shim and hook begin with `text`."""
     for path in (
-        prefix / "lib" / "xpu-container-runtime" / "shim.py",
-        prefix / "lib" / "xpu-container-runtime" / "hook.py",
+        copy / "lib" / "xpu-container-runtime" / "shim.py",
+        copy / "lib" / "xpu-container-runtime" / "hook.py",
     ):
         first, _, rest = path.read_text().partition("\n")
         path.write_text(f"{text}\n{first}\n{rest}")
@@ -84,10 +72,10 @@ def put_first(prefix: Path, text: str) -> None:
     ],
 )
 def test_without_a_c_half_that_we_know_a_start_takes_the_public_module(
-    node: Node, prefix: Path, bundles: Bundles, names: str, importers: str, instead: str
+    node: Node, copy: Path, bundles: Bundles, names: str, importers: str, instead: str
 ) -> None:
     put_first(
-        prefix, _OTHER_INTERPRETER.format(names=tuple(names.split()), importers=importers, instead=instead)
+        copy, _OTHER_INTERPRETER.format(names=tuple(names.split()), importers=importers, instead=instead)
     )
     node.sim("1xT4")
     for mode in ("hook", "spec"):
@@ -97,11 +85,11 @@ def test_without_a_c_half_that_we_know_a_start_takes_the_public_module(
 
 @pytest.mark.parametrize("name", ["_sqlite3", "_ctypes"])
 def test_an_interpreter_without_its_whole_library_refuses_and_says_what_to_install(
-    node: Node, prefix: Path, bundles: Bundles, name: str
+    node: Node, copy: Path, bundles: Bundles, name: str
 ) -> None:
     node.sim("1xT4")
     gets_its_slice(node, bundles("XPU_MEM=1G", args=["nvidia-smi"]))  # with it; and the devices are known
-    put_first(prefix, _OTHER_INTERPRETER.format(names=(name,), importers=_ALL, instead=_MISSING))
+    put_first(copy, _OTHER_INTERPRETER.format(names=(name,), importers=_ALL, instead=_MISSING))
     for mode in ("hook", "spec"):
         node.configure(f"mode: {mode}")
         done = node.run(bundles("XPU_MEM=1G"))
@@ -128,12 +116,15 @@ def broken(whole: bytes) -> dict[str, bytes | None]:
 
 
 def test_a_bundle_of_modules_that_is_damaged_costs_time_and_nothing_else(
-    node: Node, prefix: Path, bundles: Bundles
+    node: Node, copy: Path, bundles: Bundles
 ) -> None:
     node.sim("1xT4")
-    file = prefix / "lib" / "xpu-container-runtime" / "python" / "start.bundle"
+    file = copy / "lib" / "xpu-container-runtime" / "python" / "start.bundle"
     for content in broken(file.read_bytes()).values():
         file.unlink(missing_ok=True)
         if content is not None:
             file.write_bytes(content)
+        gets_its_slice(node, bundles("XPU_MEM=1G", args=["nvidia-smi"]))
+    for something_else in ("mkfifo {0}", "mkdir {0}", "truncate -s 3G {0}"):
+        subprocess.run(f"rm -rf {file}; {something_else.format(file)}", shell=True, check=True)
         gets_its_slice(node, bundles("XPU_MEM=1G", args=["nvidia-smi"]))

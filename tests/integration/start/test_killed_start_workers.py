@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from support.sharing_time import Serve, until, workers_of
 
-from ..conftest import Node
-from .workers import with_card, workers_are_there
-
-Bundles = Callable[..., Path]
-BOTH = pytest.mark.parametrize("mode", ["hook", "spec"])
-DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
+from ..conftest import Bundles, Node
+from .workers import agent_with_card, with_card, workers_are_there
 
 
-@BOTH
 def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
-    node: Node, bundles: Bundles, start_agent: Serve, mode: str
+    node: Node, bundles: Bundles, start_agent: Serve, any_mode: str
 ) -> None:
     """At each of its calls that change something, from `go` to the answer."""
-    node.configure(f"mode: {mode}")
-    with_card(node, "1xT4-R580")
-    service = start_agent()
-    workers_are_there(node)
+    service = agent_with_card(node, start_agent, "1xT4-R580")
     changes = "ftruncate,unlink,rename,open_tree,move_mount,mount,setns,mknodat,symlinkat,flock"
     refused = 0
     for when in range(1, 9):
-        until(lambda: len(workers_of(node)) >= 3, "all are there")
+        workers_are_there(node)
         pids = workers_of(node)[1:]
         tracer = subprocess.Popen(
             [
@@ -61,12 +50,15 @@ def test_a_worker_that_is_killed_at_work_starts_nothing_by_half(
     told = "was ended by SIGKILL in the middle of a call, which has failed"
     until(lambda: service.log.count(told) >= refused, "the agent's log has each")
 
-    def failed() -> int:
-        lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())
-        return sum(each["event"] == "failed" and "was ended by SIGKILL" in each["reason"] for each in lines)
-
     # The worker that was killed just before its answer may be missing.
-    until(lambda: refused - 1 <= failed() <= refused, "the events have them")
+    until(lambda: refused - 1 <= len(failures(node)) <= refused, "the events have them")
+
+
+def failures(node: Node) -> list[str]:
+    """The reasons of the failed starts, all of which a killed worker has failed."""
+    found = [each["reason"] for each in node.events() if each["event"] == "failed"]
+    assert all("was ended by SIGKILL" in each for each in found), found
+    return found
 
 
 #: The number of flock on x86-64, as /proc/PID/syscall has it.
@@ -104,14 +96,12 @@ def test_a_caller_killed_during_its_workers_call_gets_nothing(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
     node.configure("mode: spec")
-    with_card(node, "1xT4-R580")
-    start_agent()
-    workers_are_there(node)
+    agent_with_card(node, start_agent, "1xT4-R580")
     bundle = bundles("XPU_MEM=1G")
     before = (bundle / "config.json").read_bytes()
 
     def kinds() -> list[str]:
-        return [json.loads(line)["event"] for line in node.xpu("events", "--json").stdout.splitlines()]
+        return [each["event"] for each in node.events()]
 
     with held_at_its_call(node, bundle) as (caller, tracer):
         caller.kill()
@@ -125,9 +115,7 @@ def test_a_caller_killed_during_its_workers_call_gets_nothing(
 def test_a_worker_that_is_lost_after_its_agent_is_an_event(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
-    with_card(node, "1xT4-R580")
-    service = start_agent()
-    workers_are_there(node)
+    service = agent_with_card(node, start_agent, "1xT4-R580")
     with held_at_its_call(node, bundles("XPU_MEM=1G")) as (caller, tracer):
         service.end(signal.SIGTERM)
         # Those that were at no call have ended.
@@ -136,12 +124,7 @@ def test_a_worker_that_is_lost_after_its_agent_is_an_event(
         tracer.kill()
         assert caller.wait() != 0
 
-    def failed() -> list[str]:
-        lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())
-        return [each["reason"] for each in lines if each["event"] == "failed"]
-
-    until(lambda: len(failed()) == 1, "it is an event")
-    assert "was ended by SIGKILL" in failed()[0]
+    until(lambda: len(failures(node)) == 1, "it is an event")
     until(lambda: workers_of(node) == [], "all have ended")
 
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from support import GIB, MIB
 
-from ..conftest import Node
-
-Bundles = Callable[..., Path]
-
+from ..conftest import Bundles, Node
 
 #: A driver that holds memory limits itself, and those for which the interposers do.
 DRIVERS = {"1xT4": ("driver", "hard"), "1xT4-R580": ("library", "soft"), "1xT4-R470": ("library", "soft")}

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..conftest import Node
-from ..refusals import refused
-
-Bundles = Callable[..., Path]
+from ..conftest import Bundles, Node
+from ..refusals import log_entries, refused
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
-def test_the_nodes_administrator_learns_that_a_limit_is_not_enforced(
+def test_limits_that_may_go_unheld_are_told_to_the_user_and_to_the_administrator(
     node: Node, bundles: Bundles, system_log: socket.socket, mode: str
 ) -> None:
-    node.sim("1xT4")
-    node.configure(f"mode: {mode}\nenforcement: {{allow_unenforced: [cores]}}\n")
-    bundle = bundles("XPU_MEM=1G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
-    done = node.run(bundle)
-    assert done.returncode == 0, done.stderr
+    node.sim("4xT4-R580")
+    node.configure(f"mode: {mode}\nenforcement: {{allow_unenforced: [memory, cores]}}\n")
+    variables = ("XPU_MEM=1G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
+    bundle = bundles(*variables, args=["sleep", "1000"])
+    log = bundle / "log"
+    node.start(bundle, "--log", log, "--log-format", "json")
+    (warning,) = [entry["msg"] for entry in log_entries(log, "json") if entry["level"] == "warning"]
+    unheld = (
+        f"container {bundle.name}: its limit on memory of GPU 0, cores of GPU 0 is booked and not enforced"
+    )
+    assert unheld in warning
     told = system_log.recv(4096).decode()
-    assert told.startswith("<28>")
-    assert f"container {bundle.name}: its limit on cores of GPU 0 is booked and not enforced" in told
+    assert told.startswith("<28>") and unheld in told
+    (entry,) = node.json("ps")
+    assert (entry["memory_strength"], entry["cores_strength"]) == ("unenforced", "unenforced")
+    assert "unenforced" in node.xpu("ps").stdout
+
+
+def test_a_debug_log_that_nobody_writes_is_told(node: Node, bundles: Bundles, any_mode: str) -> None:
+    """R615 holds limits itself: there are no interposers in the container."""
+    node.sim("1xT4-R615")
+    bundle = bundles("XPU_MEM=4G", "XPU_LOG=debug")
+    log = node.folder / "log.json"
+    done = node.oci("--log", log, "--log-format", "json", "run", "--bundle", bundle, bundle.name)
+    assert done.returncode == 0, done.stderr
+    told = [entry["msg"] for entry in log_entries(log, "json")]
+    assert [line for line in told if "XPU_LOG=debug writes no log" in line and "driver" in line]
+    variables = asked("XPU_MEM=4G", "XPU_LOG=debug")
+    assert "note: XPU_LOG=debug writes no log" in explained(node, *variables)[1]
+    node.sim("1xT4-R580")
+    assert "writes no log" not in explained(node, *variables)[1]
 
 
 def explained(node: Node, *words: str) -> tuple[int, str]:
@@ -212,12 +231,9 @@ def admin(spec: dict[str, Any]) -> None:
         names.append("CAP_SYS_ADMIN")
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_a_limit_that_the_container_could_lift_is_recorded_and_shown_as_soft(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
-    node.sim("1xT4")
-    node.configure(f"mode: {mode}\n")
     node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"], change=admin))
     node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
     strengths = [(entry["memory_backend"], entry["memory_strength"]) for entry in node.json("ps")]

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..conftest import Node
-from ..inside import tree
-
-Bundles = Callable[..., Path]
-MODES = pytest.mark.parametrize("mode", ["hook", "spec"])
+from ..conftest import Bundles, Node
 
 #: Everything that a container can see of its slice, without times and numbers of mounts.
 _LOOK = """
@@ -44,15 +39,6 @@ def test_both_ways_show_a_container_the_same(node: Node, bundles: Bundles) -> No
         seen.append(set(done.stdout.splitlines()))
     assert len(seen[0]) > 12
     assert seen[0] == seen[1]
-
-
-def test_the_way_that_the_configuration_names_is_taken(node: Node, bundles: Bundles, mode: str) -> None:
-    bundle = bundles("XPU_MEM=1G", args=["sleep", "1000"])
-    node.start(bundle)
-    assert [grant.mode for grant in node.grants()] == [mode]
-    rules = spec_of(bundle)["linux"]["resources"]["devices"]
-    assert (195 in [rule.get("major") for rule in rules]) == (mode == "spec")
-    assert (bundle / "config.json.xpu").exists() == (mode == "spec")
 
 
 @pytest.fixture
@@ -125,11 +111,9 @@ def test_a_container_without_a_mount_namespace_gets_its_slice_by_its_spec(
         assert node.grants() == []
 
 
-@MODES
 def test_a_bundle_that_is_used_again_gets_what_is_granted_then(
-    node: Node, bundles: Bundles, mode: str
+    node: Node, bundles: Bundles, any_mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
     node.sim("2xT4")
     bundle = bundles("XPU_MEM=10G", args=["sleep", "1000"])
     original = spec_of(bundle)
@@ -148,7 +132,7 @@ def test_a_bundle_that_is_used_again_gets_what_is_granted_then(
         assert len(places) == len(set(places))
         assert spec["linux"].get("devices") == original["linux"].get("devices")
         rules = [rule["minor"] for rule in spec["linux"]["resources"]["devices"] if rule.get("major") == 195]
-        if mode == "spec":
+        if any_mode == "spec":
             assert sorted(rules) == [int(used), 255]
         else:
             assert {**spec, "hooks": None} == {**original, "hooks": None}
@@ -198,63 +182,6 @@ def test_an_id_that_is_taken_leaves_its_containers_grant_alone(
     assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 4096 MiB\n")
     node.remove(container)
     assert node.grants() == []
-
-
-@pytest.mark.parametrize("way", ["run", "run --detach", "create"])
-def test_every_way_to_start_a_container_gives_and_takes_back(
-    node: Node, bundles: Bundles, mode: str, way: str
-) -> None:
-    if way == "run":
-        bundle = bundles("XPU_MEM=1G", args=["sh", "-c", "cuda-probe info; exit 7"])
-        done = node.run(bundle)
-        assert (done.returncode, done.stdout) == (7, "device 0: 1024 MiB free of 1024 MiB\n")
-    else:
-        bundle = bundles("XPU_MEM=1G", args=["sleep", "1000"])
-        if way == "create":
-            node.start(bundle)
-        else:
-            command = node.command("run", "-d", "--bundle", bundle, bundle.name)
-            subprocess.run(command, env=node.environ, stdout=subprocess.DEVNULL, check=True, timeout=60)
-        pid = json.loads(node.oci("state", bundle.name).stdout)["pid"]
-        assert [(grant.pid, grant.state) for grant in node.grants()] == [(pid, "running")]
-        assert node.oci("exec", bundle.name, "cuda-probe", "info").stdout.endswith("of 1024 MiB\n")
-        node.remove(bundle.name)
-    assert node.grants() == []
-
-
-def test_commands_to_a_running_container_change_no_grant_and_no_spec(
-    node: Node, bundles: Bundles, mode: str
-) -> None:
-    bundle = bundles("XPU_MEM=1G", args=["sleep", "1000"])
-    container = node.start(bundle)
-    before, spec = node.grants(), (bundle / "config.json").read_bytes()
-    for words in (
-        ["pause", container],
-        ["resume", container],
-        ["update", "--pids-limit", "77", container],
-        ["events", "--stats", container],
-        ["exec", container, "true"],
-        ["kill", container, "WINCH"],
-    ):
-        done = node.oci(*words)
-        assert (done.returncode, done.stderr) == (0, ""), words
-    assert json.loads(node.oci("events", "--stats", container).stdout)["data"]["pids"]["limit"] == 77
-    assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 1024 MiB\n")
-    assert node.oci("exec", container, "sh", "-c", "exit 5").returncode == 5
-    assert node.grants() == before
-    assert (bundle / "config.json").read_bytes() == spec
-
-
-def test_a_refused_container_leaves_bundle_and_root_as_they_were(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4")
-    for mode in ("hook", "spec"):
-        node.configure(f"mode: {mode}")
-        bundle = bundles("XPU_MEM=16G")
-        before = tree(bundle / "rootfs")
-        done = node.run(bundle)
-        assert done.returncode == 1
-        assert "refused: no device has 16G of memory free" in done.stderr
-        assert tree(bundle / "rootfs") == before
 
 
 CGROUPS = "/sys/fs/cgroup"

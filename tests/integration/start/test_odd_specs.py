@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from ..refusals import refused
-
-Bundles = Callable[..., Path]
 
 #: Makes the launcher call the shim, and asks for nothing.
 _SAY = ["echo", "XPU_", "hello"]
@@ -32,11 +29,6 @@ def nested(text: str) -> str:
 
 def with_annotations(spec: dict[str, Any]) -> None:
     spec["annotations"] = {"a": "b"}
-
-
-def compiled_anew(node: Node) -> None:
-    """Has the next call work out the configuration, so that the shim sees every container."""
-    node.configure("mode: auto\n")
 
 
 @pytest.mark.parametrize("change", [padded, nested])
@@ -64,8 +56,7 @@ def test_an_engines_hook_lets_such_a_container_start_too(
     bundle = bundles(args=_SAY, change=hooked)
     config = bundle / "config.json"
     config.write_text(change(config.read_text()))
-    command: list[str | Path] = ["runc", "--root", node.state_root, "run", "--bundle", bundle, bundle.name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = node.run_by_runc(bundle)
     assert (done.returncode, done.stdout, done.stderr) == (0, _SAID, "")
 
 
@@ -82,33 +73,31 @@ def test_a_spec_that_is_too_large_and_asks_is_refused_in_plain_words(node: Node,
         assert "config.json: more than 16777216 bytes: give the container a shorter command" in told
 
 
-@pytest.fixture(params=["hook", "spec"])
-def asking(node: Node, bundles: Bundles, request: pytest.FixtureRequest) -> Path:
-    """A bundle that asks for a slice, in each of the modes of a start."""
-    node.configure(f"mode: {request.param}")
-    node.sim("1xT4")
-    return bundles("XPU_MEM=1G", change=with_annotations)
-
-
-def test_a_spec_that_our_part_makes_too_large_is_refused_and_stays(node: Node, asking: Path) -> None:
-    config = asking / "config.json"
+def test_a_spec_that_our_part_makes_too_large_is_refused_and_stays(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    bundle = bundles("XPU_MEM=1G", change=with_annotations)
+    config = bundle / "config.json"
     text = config.read_text()
     filled = text.replace('"a": "b"', '"a": "' + "b" * ((16 << 20) - len(text.encode())) + '"')
     config.write_text(filled)
     for _ in range(2):
-        told = refused(node, asking)
+        told = refused(node, bundle)
         assert "config.json would have 167" in told and "give the container a shorter command" in told
         assert config.read_text() == filled
     assert node.grants() == []
     config.write_text(text)
-    assert node.run(asking).returncode == 0
+    assert node.run(bundle).returncode == 0
 
 
-def test_a_large_spec_of_letters_beyond_ascii_is_not_too_large(node: Node, asking: Path) -> None:
-    config = asking / "config.json"
+def test_a_large_spec_of_letters_beyond_ascii_is_not_too_large(
+    node: Node, bundles: Bundles, mode: str
+) -> None:
+    bundle = bundles("XPU_MEM=1G", change=with_annotations)
+    config = bundle / "config.json"
     config.write_text(config.read_text().replace('"a": "b"', '"a": "' + "é" * (6 << 20) + '"'))
     for _ in range(2):
-        done = node.run(asking)
+        done = node.run(bundle)
         assert done.returncode == 0, done.stderr
 
 
@@ -119,8 +108,8 @@ def test_a_spec_that_comes_through_a_fifo_is_runc_s_alone(node: Node, bundles: B
     text = config.read_text()
     config.unlink()
     os.mkfifo(config)
-    if through == "shim":
-        compiled_anew(node)
+    if through == "shim":  # which sees every container while the configuration is not compiled
+        node.configure("mode: auto\n")
     with subprocess.Popen(["sh", "-c", 'printf %s "$1" > "$0"', config, text]) as writer:
         try:
             done = node.run(bundle)

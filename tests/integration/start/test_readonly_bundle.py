@@ -16,9 +16,7 @@ from typing import Any
 
 import pytest
 
-from ..conftest import CGROUPS, Node
-
-Bundles = Callable[..., Path]
+from ..conftest import CGROUPS, Bundles, Node, edit_spec
 
 _INFO = "device 0: 1024 MiB free of 1024 MiB\n"
 
@@ -43,14 +41,7 @@ def root_elsewhere(bundle: Path) -> None:
     """Moves the root folder to a place that can be written."""
     there = bundle.parent / f"{bundle.name}.root"
     (bundle / "rootfs").rename(there)
-    change(bundle, lambda spec: spec["root"].update(path=f"../{there.name}"))
-
-
-def change(bundle: Path, how: Callable[[dict[str, Any]], object]) -> None:
-    config = bundle / "config.json"
-    spec = json.loads(config.read_text())
-    how(spec)
-    config.write_text(json.dumps(spec))
+    edit_spec(bundle, lambda spec: spec["root"].update(path=f"../{there.name}"))
 
 
 def ours(node: Node) -> list[str]:
@@ -95,7 +86,7 @@ def test_the_ledger_has_the_engines_bundle_and_hooks_find_its_files(
         source = f"../{volume.name}"
         spec["mounts"].append({"destination": "/volume", "source": source, "options": ["bind"]})
 
-    change(bundle, relative_volume)
+    edit_spec(bundle, relative_volume)
     read_only(bundle)
     with (bundle.parent / "output").open("wb") as output:
         command = node.command("run", "--detach", "--bundle", bundle, bundle.name)
@@ -121,7 +112,7 @@ def test_a_read_only_root_folder_in_a_read_only_bundle(
     node: Node, bundles: Bundles, read_only: Callable[[Path], Path], mode: str
 ) -> None:
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
-    change(bundle, lambda spec: spec["root"].update(readonly=True))
+    edit_spec(bundle, lambda spec: spec["root"].update(readonly=True))
     config = bundle / "config.json"
     before = config.read_bytes()
     assert node.run(bundle).stdout == _INFO  # makes the mountpoints
@@ -144,7 +135,7 @@ def test_leftovers_of_a_killed_start_go_with_the_next_one(
     os.mkfifo(fifo)
     # A hook behind ours: the runtime is killed while it waits there.
     waits = {"path": "/bin/sh", "args": ["sh", "-c", f"echo > {fifo}; read line < {fifo}"]}
-    change(bundle, lambda spec: spec.update(hooks={"createRuntime": [waits]}))
+    edit_spec(bundle, lambda spec: spec.update(hooks={"createRuntime": [waits]}))
     read_only(bundle)
     with subprocess.Popen(
         node.command("create", "--bundle", bundle, bundle.name),
@@ -215,7 +206,7 @@ def test_an_immutable_bundle_is_one_too(node: Node, bundles: Bundles) -> None:
     try:
         fixed = there / bundle.name
         shutil.copytree(bundle, fixed)
-        change(fixed, lambda spec: spec["root"].update(path=f"{bundle}.root"))
+        edit_spec(fixed, lambda spec: spec["root"].update(path=f"{bundle}.root"))
         subprocess.run(["chattr", "+i", fixed, fixed / "config.json"], check=True)
         done = node.run(fixed)
         assert (done.returncode, done.stdout) == (0, _INFO), done.stderr

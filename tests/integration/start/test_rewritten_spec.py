@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,21 +13,15 @@ import pytest
 
 from xpu_runtime.oci import spec as oci_spec
 
-from ..conftest import Node
+from ..conftest import Bundles, Node, edit_spec
 from ..refusals import refused
-
-Bundles = Callable[..., Path]
-MODES = pytest.mark.parametrize("mode", ["hook", "spec"])
 
 _INFO = "device 0: 1024 MiB free of 1024 MiB\n"
 
 
 def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Edits the spec as a tool does: reads, changes and writes it in another form."""
-    config = bundle / "config.json"
-    spec = json.loads(config.read_text())
-    change(spec)
-    config.write_text(json.dumps(spec, indent=4, sort_keys=True))
+    edit_spec(bundle, change, indent=4, sort_keys=True)
 
 
 def say(text: str) -> Callable[[dict[str, Any]], object]:
@@ -45,11 +38,9 @@ def ours(bundle: Path) -> list[str]:
     return found
 
 
-@MODES
 def test_a_tools_edit_between_two_creates_counts_and_keeps_nothing_of_the_first_grant(
-    node: Node, bundles: Bundles, mode: str
+    node: Node, bundles: Bundles, any_mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
     node.sim("2xT4")
     bundle = bundles("XPU_MEM=1G", "XPU_VISIBLE_DEVICES=0", args=["cuda-probe", "info"])
     before = ours(bundle)
@@ -77,7 +68,7 @@ def test_a_tools_edit_between_two_creates_counts_and_keeps_nothing_of_the_first_
     done = node.run(bundle)
     assert "nvidia" not in done.stdout
     assert done.returncode == 0
-    if mode == "spec":
+    if any_mode == "spec":
         assert sorted(ours(bundle)) == sorted([*before, "/tool"])
         assert sorted(path.name for path in bundle.iterdir()) == ["config.json", "rootfs"]
     assert node.grants() == []
@@ -124,96 +115,84 @@ def test_a_spec_with_an_edit_that_cannot_be_taken_back_is_refused(node: Node, bu
     assert "cannot take back the last edit of" in refused(node, bundle)
 
 
-class ConfigFile:
-    """A config.json of an odd kind; `holds` fails the test where it is no longer of that kind."""
-
-    def __init__(self, bundle: Path) -> None:
-        self.path = bundle / "config.json"
-        self.other = bundle.parent / f"{bundle.name}.elsewhere"
-        os.chown(self.path, 1234, 4321)
-        self.path.chmod(0o640)
-        os.setxattr(self.path, "user.note", b"an operator's")
-
-    def holds(self) -> None:
-        there = self.path.stat()
-        assert (there.st_uid, there.st_gid, stat.S_IMODE(there.st_mode)) == (1234, 4321, 0o640)
-        assert os.getxattr(self.path, "user.note") == b"an operator's"
-
-    def end(self) -> None:
-        self.other.unlink(missing_ok=True)
+# A config.json of an odd kind; `elsewhere` is another path for its file.
 
 
-class Plain(ConfigFile):
+def plain(config: Path, elsewhere: Path) -> None:
     pass
 
 
-class Linked(ConfigFile):
-    def __init__(self, bundle: Path) -> None:
-        super().__init__(bundle)
-        self.path.rename(self.other)
-        self.path.symlink_to(f"../{self.other.name}")
-
-    def holds(self) -> None:
-        super().holds()
-        assert os.readlink(self.path) == f"../{self.other.name}"
+def linked(config: Path, elsewhere: Path) -> None:
+    config.rename(elsewhere)
+    config.symlink_to(f"../{elsewhere.name}")
 
 
-class HardLinked(ConfigFile):
-    def __init__(self, bundle: Path) -> None:
-        super().__init__(bundle)
-        os.link(self.path, self.other)
-
-    def holds(self) -> None:
-        super().holds()
-        assert self.path.samefile(self.other)
+def hard_linked(config: Path, elsewhere: Path) -> None:
+    os.link(config, elsewhere)
 
 
-class BindMounted(ConfigFile):
-    def __init__(self, bundle: Path) -> None:
-        super().__init__(bundle)
-        self.path.rename(self.other)
-        self.path.touch()
-        subprocess.run(["mount", "--bind", self.other, self.path], check=True)
+def is_mounted(file: Path) -> bool:
+    return f" {file} " in Path("/proc/self/mountinfo").read_text()
 
-    def holds(self) -> None:
-        super().holds()
-        assert f" {self.path} " in Path("/proc/self/mountinfo").read_text()
-        assert self.path.read_bytes() == self.other.read_bytes()
 
-    def end(self) -> None:
-        subprocess.run(["umount", self.path], check=True)
-        super().end()
+def bind_mounted(config: Path, elsewhere: Path) -> None:
+    config.rename(elsewhere)
+    config.touch()
+    subprocess.run(["mount", "--bind", elsewhere, config], check=True)
 
 
 @pytest.fixture
-def config_files() -> Iterator[list[ConfigFile]]:
-    made: list[ConfigFile] = []
-    yield made
-    for each in made:
-        each.end()
+def turn_into() -> Iterator[Callable[..., Callable[[], None]]]:
+    """`turn_into(KIND, BUNDLE)`; the returned function fails the test where the file is of another kind."""
+    configs: list[Path] = []
+
+    def turn(kind: Callable[[Path, Path], None], bundle: Path) -> Callable[[], None]:
+        config, elsewhere = bundle / "config.json", bundle.parent / f"{bundle.name}.elsewhere"
+        configs.append(config)
+        os.chown(config, 1234, 4321)
+        config.chmod(0o640)
+        os.setxattr(config, "user.note", b"an operator's")
+        kind(config, elsewhere)
+
+        def look() -> tuple[object, ...]:
+            there = config.stat()
+            link = os.readlink(config) if config.is_symlink() else ""
+            is_there = elsewhere.exists() and config.samefile(elsewhere)
+            owner = there.st_uid, there.st_gid, there.st_mode
+            return owner, os.getxattr(config, "user.note"), link, is_there, is_mounted(config)
+
+        before = look()
+
+        def is_still() -> None:
+            assert look() == before
+
+        return is_still
+
+    yield turn
+    for config in filter(is_mounted, configs):
+        subprocess.run(["umount", config], check=True)
 
 
-@pytest.mark.parametrize("kind", [Plain, Linked, HardLinked, BindMounted])
+@pytest.mark.parametrize("kind", [plain, linked, hard_linked, bind_mounted])
 def test_a_config_file_that_is_rewritten_stays_what_it_is(
     node: Node,
     bundles: Bundles,
-    config_files: list[ConfigFile],
-    kind: type[ConfigFile],
+    turn_into: Callable[..., Callable[[], None]],
+    kind: Callable[[Path, Path], None],
     mode: str,
 ) -> None:
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
-    there = kind(bundle)
-    config_files.append(there)
+    is_still = turn_into(kind, bundle)
     for _ in range(2):
         done = node.run(bundle)
         assert (done.returncode, done.stdout) == (0, _INFO), done.stderr
-        there.holds()
+        is_still()
     edit(bundle, say("edited"))
     assert node.run(bundle).stdout == f"edited\n{_INFO}"
-    there.holds()
+    is_still()
     edit(bundle, lambda spec: spec["process"].update(args=["ls", "/dev"], env=["PATH=/bin"]))
     assert "nvidia" not in node.run(bundle).stdout
-    there.holds()
+    is_still()
     assert sorted(path.name for path in bundle.iterdir()) == ["config.json", "rootfs"]
 
 
@@ -229,15 +208,18 @@ def test_a_config_file_that_is_rewritten_stays_what_it_is(
     ],
 )
 def test_a_write_in_place_that_was_cut_short_is_put_right_by_the_next_create(
-    node: Node, bundles: Bundles, config_files: list[ConfigFile], content: str, written: int
+    node: Node,
+    bundles: Bundles,
+    turn_into: Callable[..., Callable[[], None]],
+    content: str,
+    written: int,
 ) -> None:
     node.configure("mode: spec")
     node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G", args=["cuda-probe", "info"])
-    there = HardLinked(bundle)
-    config_files.append(there)
+    is_still = turn_into(hard_linked, bundle)
     assert node.run(bundle).stdout == _INFO
     (bundle / "config.json").write_bytes((bundle / content).read_bytes()[:written])
     done = node.run(bundle)
     assert (done.returncode, done.stdout) == (0, _INFO), done.stderr
-    there.holds()
+    is_still()

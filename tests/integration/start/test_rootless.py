@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from ..conftest import Node
-
-Bundles = Callable[..., Path]
+from ..conftest import Bundles, Node, state_of
 
 #: As rootless engines call a runtime: as root of a user namespace, or with no root at all.
 ROOTLESS = {
@@ -47,20 +42,7 @@ def test_a_request_is_refused_before_anything_is_done(rootless: Node, bundles: B
 def test_the_hook_refuses_too(rootless: Node, bundles: Bundles) -> None:
     bundle = bundles("XPU_MEM=1G")
     bundle.chmod(0o755)
-    state = {
-        "ociVersion": "1.0.2",
-        "id": "c",
-        "pid": os.getpid(),
-        "status": "creating",
-        "bundle": str(bundle),
-    }
-    done = subprocess.run(
-        [*rootless.view, rootless.hook, "createRuntime"],
-        input=json.dumps(state),
-        capture_output=True,
-        text=True,
-        env=rootless.environ,
-    )
+    done = rootless.call_hook("createRuntime", state=state_of(bundle, pid=os.getpid()))
     assert (done.returncode, done.stderr.endswith(f"xpu: {SAID}")) == (1, True), done.stderr
 
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 
 
 def asks_for_more_than_the_card_has(node: Node) -> int:
@@ -45,7 +43,7 @@ def test_the_cache_is_believed_until_the_boot_or_the_drivers_files_change(node: 
 
 
 def test_restore_of_a_bundle_that_asks_gets_the_hooks_before_runc_is_started(
-    node: Node, bundles: Callable[..., Path]
+    node: Node, bundles: Bundles
 ) -> None:
     node.sim("1xT4")
     bundle = bundles("XPU_MEM=1G")
@@ -58,13 +56,11 @@ def test_restore_of_a_bundle_that_asks_gets_the_hooks_before_runc_is_started(
     assert "did you mean XPU_MEM?" in node.oci("restore", "--bundle", wrong, wrong.name).stderr
 
 
-@pytest.mark.parametrize("mode", ["hook", "spec"])
 @pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
 def test_a_container_from_start_to_end_reads_no_module_but_the_bundle(
-    node: Node, bundles: Callable[..., Path], tmp_path: Path, topology: str, mode: str
+    node: Node, bundles: Bundles, tmp_path: Path, topology: str, any_mode: str
 ) -> None:
     node.sim(topology)
-    node.configure(f"mode: {mode}")
     node.run(bundles("XPU_MEM=1G"))  # the caches of a boot's first start are there
     bundle, trace = bundles("XPU_MEM=1G"), tmp_path / "trace"
     words = ["strace", "-f", "-qq", "-e", "trace=openat", "-o"]
@@ -74,18 +70,3 @@ def test_a_container_from_start_to_end_reads_no_module_but_the_bundle(
     opened = re.findall(r'openat\([^"]*"([^"]*)"[^"]*\) = \d', trace.read_text())
     assert any(path.endswith("/start.bundle") for path in opened)
     assert [path for path in opened if "/xpu_runtime/" in path and path.endswith((".py", ".pyc"))] == []
-
-
-def test_something_else_in_the_bundles_place_delays_no_start(
-    node: Node, bundles: Callable[..., Path]
-) -> None:
-    node.sim("1xT4")
-    prefix = node.folder / "prefix"
-    shutil.copytree(node.prefix, prefix, symlinks=True)
-    node.use(prefix)
-    path = prefix / "lib/xpu-container-runtime/python/start.bundle"
-    for fault in ("mkfifo {0}", "mkdir {0}", "truncate -s 3G {0}"):
-        subprocess.run(f"rm -rf {path}; {fault.format(path)}", shell=True, check=True)
-        bundle = bundles("XPU_MEM=1G")
-        done = node.oci("run", "--bundle", bundle, bundle.name, timeout=20)
-        assert done.returncode == 0, done.stderr

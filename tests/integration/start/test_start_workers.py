@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import shutil
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +16,19 @@ import pytest
 
 from support.sharing_time import Serve, until, workers_of
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from ..inside import tree
 from ..refusals import log_entries
-from .workers import with_card, without_python, workers_are_there
-
-Bundles = Callable[..., Path]
-BOTH = pytest.mark.parametrize("mode", ["hook", "spec"])
-DRIVERS = pytest.mark.parametrize("topology", ["1xT4", "1xT4-R580"])
-
+from .test_faults import DRIVERS
+from .workers import agent_with_card, with_card, without_python, workers_are_there
 
 # Starts and ends by workers.
 
 
-@BOTH
 @DRIVERS
 def test_a_start_by_workers_gives_what_any_other_gives(
-    node: Node, copy: Path, bundles: Bundles, start_agent: Serve, mode: str, topology: str
+    node: Node, copy: Path, bundles: Bundles, start_agent: Serve, any_mode: str, topology: str
 ) -> None:
-    node.configure(f"mode: {mode}")
     with_card(node, topology)
     look = "nvidia-smi | grep MiB; cut -d ' ' -f 5-6 /proc/self/mountinfo; stat -c '%n %a %t %T' /dev/*"
 
@@ -55,9 +47,7 @@ def test_a_start_by_workers_gives_what_any_other_gives(
 
 
 def test_sockets_that_somebody_has_removed_come_back(node: Node, copy: Path, start_agent: Serve) -> None:
-    with_card(node, "1xT4")
-    start_agent()
-    workers_are_there(node)
+    agent_with_card(node, start_agent, "1xT4")
     names = ("agent.sock", "start.sock", "metrics.sock")
     until(lambda: all((node.run_dir / name).is_socket() for name in names), "all are there")
     time.sleep(1.5)  # the agent has looked at them
@@ -74,11 +64,9 @@ def scraped(path: Path) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@BOTH
 def test_refusals_are_the_same_to_the_letter(
-    node: Node, bundles: Bundles, start_agent: Serve, mode: str
+    node: Node, bundles: Bundles, start_agent: Serve, any_mode: str
 ) -> None:
-    node.configure(f"mode: {mode}")
     with_card(node, "1xT4")
 
     def told(*env: str) -> tuple[int, str, list[Any]]:
@@ -94,8 +82,7 @@ def test_refusals_are_the_same_to_the_letter(
     workers_are_there(node)
     assert [told(*each) for each in requests] == without
     assert all(status != 0 for status, _, _ in without)
-    kinds = [json.loads(line)["event"] for line in node.xpu("events", "--json").stdout.splitlines()]
-    assert kinds == ["refused"] * 2 * len(requests)
+    assert [each["event"] for each in node.events()] == ["refused"] * 2 * len(requests)
 
 
 def test_a_refusal_ends_the_worker_and_another_takes_its_place(served: Node, bundles: Bundles) -> None:
@@ -167,9 +154,7 @@ def test_nothing_grows_from_start_to_start(served: Node, bundles: Bundles) -> No
 def test_paths_that_mean_the_callers_own_files_are_read_by_the_caller(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
-    with_card(node, "1xT4-R580")
-    start_agent()
-    workers_are_there(node)
+    agent_with_card(node, start_agent, "1xT4-R580")
     for named in ("/proc/self/cwd", "link"):
         bundle = bundles("XPU_MEM=1G", args=["nvidia-smi"])
         (bundle / "link").symlink_to("/proc/self/cwd")
@@ -181,9 +166,7 @@ def test_paths_that_mean_the_callers_own_files_are_read_by_the_caller(
 def test_a_long_command_line_is_nobodys_limit(
     node: Node, bundles: Bundles, start_agent: Serve, times: int
 ) -> None:
-    with_card(node, "1xT4")
-    start_agent()
-    workers_are_there(node)
+    agent_with_card(node, start_agent, "1xT4")
     bundle = bundles("XPU_MEM=1G", args=["nvidia-smi"])
     done = node.oci(*["--debug=false"] * times, "run", "--bundle", bundle, bundle.name)
     assert "1024MiB" in done.stdout.replace(" ", ""), done.stderr
@@ -191,9 +174,7 @@ def test_a_long_command_line_is_nobodys_limit(
 
 def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_agent: Serve) -> None:
     node.configure("mode: hook\n")
-    with_card(node, "1xT4-R580")
-    start_agent()
-    workers_are_there(node)
+    agent_with_card(node, start_agent, "1xT4-R580")
     before = workers_of(node)
     assert node.run(bundles("XPU_MEM=1G")).returncode == 0
     # Where it would read another configuration.
@@ -217,9 +198,7 @@ def test_a_caller_elsewhere_does_it_itself(node: Node, bundles: Bundles, start_a
 def test_old_workers_do_not_serve_a_new_installation(
     node: Node, copy: Path, bundles: Bundles, start_agent: Serve
 ) -> None:
-    with_card(node, "1xT4")
-    start_agent()
-    workers_are_there(node)
+    agent_with_card(node, start_agent, "1xT4")
     before = workers_of(node)
     version = copy / "lib/xpu-container-runtime/python/xpu_runtime/version.py"
     shutil.copy(version, version.with_suffix(".new"))
@@ -234,9 +213,7 @@ def test_old_workers_do_not_serve_a_new_installation(
 def test_workers_that_have_loaded_a_driver_end_when_another_is_installed(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
-    with_card(node, "1xT4")
-    start_agent()
-    workers_are_there(node)
+    agent_with_card(node, start_agent, "1xT4")
     assert node.run(bundles("XPU_MEM=1G")).returncode == 0
     maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in workers_of(node)[1:]}
     loaded = {pid for pid, text in maps.items() if "/libnvidia-ml.so" in text}
@@ -257,9 +234,7 @@ def test_workers_that_have_loaded_a_driver_end_when_another_is_installed(
 def test_when_the_agent_ends_starts_and_ends_go_on(
     node: Node, bundles: Bundles, start_agent: Serve, number: signal.Signals
 ) -> None:
-    with_card(node, "1xT4")
-    service = start_agent()
-    workers_are_there(node)
+    service = agent_with_card(node, start_agent, "1xT4")
     running = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
     service.end(number)
     until(lambda: not workers_of(node), "they have ended with it")

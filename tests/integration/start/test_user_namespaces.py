@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..conftest import Node
-from ..inside import tree
+from ..conftest import Bundles, Node, edit_spec
+from ..inside import LDCONFIG, MULTIARCH, tree
 from ..refusals import refused
 
-Bundles = Callable[..., Path]
-
 MAPPED = 100_000
-MULTIARCH = f"usr/lib/{os.uname().machine}-linux-gnu"
 PROBE = ["sh", "-c", "cuda-probe info; nvidia-smi -L; cat /dev/nvidia0"]
 
 
@@ -111,11 +106,9 @@ def test_a_failure_of_ours_leaves_the_root_folder_as_it_was(node: Node, bundles:
 def test_a_file_in_a_devices_place_is_no_device(node: Node, bundles: Bundles, mode: str) -> None:
     """Its container would start, and find no card there."""
     bundle = bundles("XPU_MEM=1G", change=in_user_namespace)
-    spec = json.loads((bundle / "config.json").read_text())
     file = str(bundle / "config.json")
     mount = {"destination": "/dev/nvidia0", "type": "bind", "source": file, "options": ["bind"]}
-    spec["mounts"].append(mount)
-    (bundle / "config.json").write_text(json.dumps(spec))
+    edit_spec(bundle, lambda spec: spec["mounts"].append(mount))
     open_the_way(node, bundle, MAPPED)
     told = refused(node, bundle)
     assert "/dev/nvidia0" in told
@@ -141,9 +134,7 @@ def test_places_on_a_tmpfs_of_its_own_are_made_there(node: Node, bundles: Bundle
 def test_a_package_manager_inside_can_run_ldconfig(node: Node, bundles: Bundles, mode: str) -> None:
     script = ["sh", "-c", "/usr/ldconfig && cuda-probe info"]
     bundle = bundles("XPU_MEM=1G", args=script, change=in_user_namespace)
-    ldconfig = shutil.which("ldconfig", path="/sbin:/usr/sbin")
-    assert ldconfig
-    shutil.copy(ldconfig, bundle / "rootfs/usr/ldconfig")
+    shutil.copy(LDCONFIG, bundle / "rootfs/usr/ldconfig")
     open_the_way(node, bundle, MAPPED)
     done = node.run(bundle)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.sharing_time import until, workers_of
+from support.sharing_time import Serve, Service, until, workers_of
 
 from ..conftest import Node
 
@@ -18,6 +18,14 @@ def with_card(node: Node, topology: str) -> None:
 def workers_are_there(node: Node, count: int = 3) -> None:
     """The process that has them, and two of them (with more processors more)."""
     until(lambda: len(workers_of(node)) >= count, "the start workers are there")
+
+
+def agent_with_card(node: Node, start_agent: Serve, topology: str) -> Service:
+    """Brings up the card, then an agent with all its workers."""
+    with_card(node, topology)
+    agent = start_agent()
+    workers_are_there(node)
+    return agent
 
 
 def without_python(prefix: Path) -> None:
