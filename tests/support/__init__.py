@@ -11,3 +11,10 @@ MIB = 1 << 20
 GIB = 1 << 30
 #: Stand-ins for the programs of an engine, in tests that need no engine; the low-level runtime is `runc`.
 STAND_INS = REPOSITORY / "tests/support/bin"
+
+
+def script(path: Path, text: str) -> Path:
+    """Makes a program of `path`: of the shell, unless its first line names another interpreter."""
+    path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from support import REPOSITORY
-from support.created import forget
+from support import REPOSITORY, created
 from xpu_runtime.config import cache
+from xpu_runtime.start import created as python
 
 NATIVE = REPOSITORY / "native" / "launcher"
 SHIM = "import sys\nprint('the shim', *sys.argv[2:], sep='\\n')\n"
@@ -54,6 +54,15 @@ class Launcher:
             [self.path, *words], env=self.env, cwd=cwd, capture_output=True, text=True, timeout=60
         )
 
+    def collect_garbage(self, *, long_after: bool = True) -> None:
+        """What `xpu gc` does for the records of this installation's containers, long after they were made."""
+        for path in created.of(self.run_dir) if long_after else ():
+            os.utime(path, (1, 1), follow_symlinks=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XPU_RUN_DIR", str(self.run_dir))
+            patch.setenv("XPU_CONFIG", str(self.config))
+            python.forget_gone()
+
 
 def build(out: Path, *variables: str) -> Path:
     subprocess.run(["make", "-s", "-C", NATIVE, f"OUT={out}", *variables], check=True)
@@ -68,7 +77,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def launcher(tmp_path: Path, program: Path) -> Iterator[Launcher]:
     yield Launcher(tmp_path / "installation", program)
-    forget(tmp_path)
+    created.forget(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +91,7 @@ def sanitized_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checked_launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launcher]:
     """The launcher as it is shipped, and once more under the address and undefined behaviour sanitizers."""
     yield Launcher(tmp_path / "installation", request.getfixturevalue(request.param))
-    forget(tmp_path)
+    created.forget(tmp_path)
 
 
 @pytest.fixture
@@ -90,7 +99,7 @@ def launcher_without_python(tmp_path: Path) -> Iterator[Launcher]:
     """A launcher whose interpreter is not there."""
     program = build(tmp_path / "build", f"PYTHON={tmp_path}/missing/python3")
     yield Launcher(tmp_path / "installation", program)
-    forget(tmp_path)
+    created.forget(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -287,13 +287,6 @@ def test_lines_that_make_no_container_are_left_to_the_runtime(
     assert what_runc_read(words, folder_of_bundles) is None
 
 
-@pytest.mark.parametrize("words", [["delete", "create"], ["--root", "create", "state", "x"]])
-def test_the_word_create_is_not_the_subcommand_create(parse: Parse, words: list[str]) -> None:
-    read = parse(words, CWD)
-    assert not read.creates
-    assert words[read.places["subcommand"][0]] == words[-2]
-
-
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from support import script
 from xpu_runtime.config import cache
 
 from .conftest import Launcher
@@ -122,10 +123,6 @@ def test_python_makes_an_untrusted_compiled_file_anew(
     assert says_runc(launcher.run("state", "nope"))
 
 
-def vanish(runtime: Path) -> None:
-    runtime.unlink()
-
-
 def lose_its_mode(runtime: Path) -> None:
     runtime.chmod(0o644)
 
@@ -138,7 +135,7 @@ def become_no_program(runtime: Path) -> None:
     runtime.write_bytes(b"\x7fELF, or so it says")
 
 
-@pytest.mark.parametrize("damage", [vanish, lose_its_mode, become_writable_by_others, become_no_program])
+@pytest.mark.parametrize("damage", [Path.unlink, lose_its_mode, become_writable_by_others, become_no_program])
 def test_python_looks_again_for_a_runtime_that_cannot_be_started(
     launcher: Launcher, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -162,31 +159,16 @@ def test_the_launcher_never_takes_itself_for_the_runtime(
     assert says_shim(launcher.run("state", "nope"))
 
 
-def in_own_mounts(script: str, launcher: Launcher, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs the launcher where `script` has changed the mounts, for it alone."""
-    return where_mounts_are(script, launcher, str(launcher.path), *words)
-
-
-def where_mounts_are(script: str, launcher: Launcher, *run: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command where `script` has changed the mounts, for it alone."""
-    command = [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-e",
-        "-c",
-        script + '\nexec "$@"',
-        "sh",
-    ]
-    return subprocess.run([*command, *run], env=launcher.env, capture_output=True, text=True, timeout=60)
+def where_mounts_are(change: str, launcher: Launcher, *run: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command where `change` has changed the mounts, for it alone."""
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", f'{change}\nexec "$@"', "sh"]
+    return subprocess.run([*words, *run], env=launcher.env, capture_output=True, text=True, timeout=60)
 
 
 def test_a_link_to_the_launcher_in_front_of_runc_is_passed_over(launcher: Launcher) -> None:
     script = f"mount -t tmpfs none /usr/local/sbin; ln -s {launcher.path} /usr/local/sbin/runc"
-    assert says_runc(in_own_mounts(script, launcher, "state", "nope"))
-    assert says_runc(in_own_mounts(script + "; umount -l /proc", launcher, "state", "nope"))
+    assert says_runc(where_mounts_are(script, launcher, launcher.path, "state", "nope"))
+    assert says_runc(where_mounts_are(script + "; umount -l /proc", launcher, launcher.path, "state", "nope"))
 
 
 NO_RUNTIME = 'for f in /usr/*bin/runc /usr/*bin/crun; do [ ! -e "$f" ] || mount --bind /dev/null "$f"; done'
@@ -194,7 +176,7 @@ NO_RUNTIME = 'for f in /usr/*bin/runc /usr/*bin/crun; do [ ! -e "$f" ] || mount 
 
 def test_the_runc_of_cri_o_s_packages_is_found_by_the_launcher_and_the_shim(launcher: Launcher) -> None:
     script = f"mount -t tmpfs none /usr/libexec; install -D /usr/sbin/runc -t /usr/libexec/crio; {NO_RUNTIME}"
-    assert says_runc(in_own_mounts(script, launcher, "state", "nope"))
+    assert says_runc(where_mounts_are(script, launcher, launcher.path, "state", "nope"))
     look = "import xpu_runtime.config.low_level_runtime as module; print(*module.find_runtime(('runc',)))"
     python = f"import sys; sys.path = {sys.path}; {look}"
     found = where_mounts_are(script, launcher, sys.executable, "-c", python)
@@ -202,7 +184,7 @@ def test_the_runc_of_cri_o_s_packages_is_found_by_the_launcher_and_the_shim(laun
 
 
 def test_where_there_is_no_runtime_the_launcher_says_so(launcher: Launcher) -> None:
-    done = in_own_mounts(NO_RUNTIME, launcher, "state", "nope")
+    done = where_mounts_are(NO_RUNTIME, launcher, launcher.path, "state", "nope")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "xpu-container-runtime: no runc or crun in the system's bin and sbin folders: install one of them\n"
@@ -211,7 +193,7 @@ def test_where_there_is_no_runtime_the_launcher_says_so(launcher: Launcher) -> N
 
 def test_without_proc_the_shim_is_found_by_the_launcher_s_own_name(launcher: Launcher) -> None:
     launcher.compiled("/bin/nonexistent")
-    assert says_shim(in_own_mounts("umount -l /proc", launcher, "state", "nope"))
+    assert says_shim(where_mounts_are("umount -l /proc", launcher, launcher.path, "state", "nope"))
 
 
 @pytest.fixture(params=["no shim", "no interpreter"])
@@ -284,9 +266,7 @@ def without_streams(launcher: Launcher, *words: str | Path) -> int:
 def test_closed_standard_streams_are_left_closed(
     launcher: Launcher, bundle: MakeBundle, tmp_path: Path, asks: bool
 ) -> None:
-    runtime = tmp_path / "runtime"
-    runtime.write_text(f"#!/bin/sh\nls -l /proc/$$/fd > {tmp_path}/open\nexit 7\n")
-    runtime.chmod(0o755)
+    runtime = script(tmp_path / "runtime", f"ls -l /proc/$$/fd > {tmp_path}/open\nexit 7")
     launcher.compiled(runtime)
     launcher.shim.write_text(f"import os\nos.execv({str(runtime)!r}, ['x'])\n")
     folder = bundle(env=["XPU_MEM=4G"] if asks else [])

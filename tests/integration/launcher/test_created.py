@@ -7,21 +7,18 @@ records its calls. So neither knows the other's containers, as with runc and cru
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from support import created
-from xpu_runtime.start import created as python
+from support import created, script
 
 from .conftest import Launcher
 
-RUNTIME = """#!/bin/sh
-echo "$XPU_CONFIG $XPU_RUN_DIR $*" >> {0}.calls
+RUNTIME = """echo "$XPU_CONFIG $XPU_RUN_DIR $*" >> {0}.calls
 [ "$1" != --root ] || shift 2
 exec /usr/sbin/runc --root {0}.state "$@"
 """
@@ -41,14 +38,20 @@ class Runtimes:
         """New containers get this one from here on."""
         path = self._folder / name
         if not path.exists():
-            path.write_text(RUNTIME.format(path))
-            path.chmod(0o755)
+            script(path, RUNTIME.format(path))
         self.launcher.compiled(path)
         return path
 
     def calls(self, name: str) -> list[str]:
         path = self._folder / f"{name}.calls"
         return path.read_text().splitlines() if path.exists() else []
+
+    def create(self, *options: str | Path, args: Sequence[str] = ("true",), name: str = "") -> str:
+        """A new container; its id."""
+        name = name or self.new_id()
+        done = self(*options, "create", "--bundle", self.bundle(list(args)), name)
+        assert done.returncode == 0, done.stdout
+        return name
 
     def __call__(self, *words: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
         # Output to a file: the container would keep a pipe open.
@@ -82,9 +85,8 @@ def test_a_container_keeps_its_runtime_when_new_ones_get_another(
     has_root: bool,
 ) -> None:
     root = ["--root", str(tmp_path / "root")] if has_root else []
-    name = runtimes.new_id()
     runtimes.take("first")
-    assert runtimes(*root, "create", "--bundle", runtimes.bundle(["sleep", "1000"]), name).returncode == 0
+    name = runtimes.create(*root, args=["sleep", "1000"])
     runtimes.take("second")
     for words in (
         ["start", name],
@@ -104,7 +106,7 @@ def test_a_container_keeps_its_runtime_when_new_ones_get_another(
     assert runtimes.calls("second") == []
     # It is gone, and a new container with its id gets its own configuration.
     assert created.of(tmp_path) == {}
-    assert runtimes(*root, "create", "--bundle", runtimes.bundle(["true"]), name).returncode == 0
+    runtimes.create(*root, name=name)
     assert runtimes(*root, "delete", "--force", name).returncode == 0
     assert len(runtimes.calls("second")) == 2
 
@@ -113,9 +115,8 @@ def test_later_commands_have_the_configuration_and_run_folder_of_the_create(
     runtimes: Runtimes, tmp_path: Path
 ) -> None:
     """As with podman, whose `start` lacks the environment of conmon's `create`."""
-    name = runtimes.new_id()
     runtimes.take("first")
-    assert runtimes("create", "--bundle", runtimes.bundle(["true"]), name).returncode == 0
+    name = runtimes.create()
     other = tmp_path / "other.yaml"
     other.write_text("")
     for words, environ in (
@@ -130,7 +131,6 @@ def test_later_commands_have_the_configuration_and_run_folder_of_the_create(
 
 def test_variables_that_the_create_lacked_are_not_given_to_later_commands(runtimes: Runtimes) -> None:
     name = runtimes.new_id()
-    runtimes.take("first")
     runtime = str(runtimes.take("first"))
     line = ["create", "--bundle", str(runtimes.bundle(["true"])), name]
     done = runtimes("xpu-prepared-1", runtime, *line, XPU_CONFIG="", XPU_RUN_DIR="")
@@ -140,9 +140,8 @@ def test_variables_that_the_create_lacked_are_not_given_to_later_commands(runtim
 
 
 def test_a_container_that_could_not_be_deleted_is_still_known(runtimes: Runtimes) -> None:
-    name = runtimes.new_id()
     runtimes.take("first")
-    assert runtimes("create", "--bundle", runtimes.bundle(["sleep", "1000"]), name).returncode == 0
+    name = runtimes.create(args=["sleep", "1000"])
     assert runtimes("start", name).returncode == 0
     done = runtimes("delete", name)
     assert (done.returncode, "is not stopped" in done.stdout) == (1, True)
@@ -155,48 +154,26 @@ def test_one_id_in_two_roots_is_two_containers(runtimes: Runtimes, tmp_path: Pat
     name = runtimes.new_id()
     for runtime in ("first", "second"):
         runtimes.take(runtime)
-        line: list[str | Path] = [
-            "--root",
-            tmp_path / runtime,
-            "create",
-            "--bundle",
-            runtimes.bundle(["true"]),
-            name,
-        ]
-        assert runtimes(*line).returncode == 0
+        runtimes.create("--root", tmp_path / runtime, name=name)
     assert runtimes("--root", tmp_path / "first", "state", name).returncode == 0
     assert [len(runtimes.calls(each)) for each in ("first", "second")] == [2, 1]
 
 
 @pytest.mark.parametrize("given", ["var/a/b/", "var/a/.//b", "run/a/../a/b"])
-def test_a_root_folder_has_one_name(
-    runtimes: Runtimes,
-    tmp_path: Path,
-    given: str,
-) -> None:
+def test_a_root_folder_has_one_name(runtimes: Runtimes, tmp_path: Path, given: str) -> None:
     """docker says /var/run/docker/..., which is below /run; its first container comes before the folder."""
     (tmp_path / "run").mkdir()
     (tmp_path / "var").symlink_to("run")
-    name = runtimes.new_id()
     runtimes.take("first")
-    line: list[str | Path] = [
-        "--root",
-        f"{tmp_path}/{given}",
-        "create",
-        "--bundle",
-        runtimes.bundle(["true"]),
-        name,
-    ]
-    assert runtimes(*line).returncode == 0
+    name = runtimes.create("--root", f"{tmp_path}/{given}")
     runtimes.take("second")
     (tmp_path / "run" / "a" / "b").mkdir(parents=True)
     assert runtimes("--root", tmp_path / "run" / "a" / "b", "state", name).returncode == 0
 
 
 def test_an_id_that_is_in_use_stays_with_its_container(runtimes: Runtimes) -> None:
-    name = runtimes.new_id()
     runtimes.take("first")
-    assert runtimes("create", "--bundle", runtimes.bundle(["true"]), name).returncode == 0
+    name = runtimes.create()
     runtimes.take("second")
     again = runtimes("create", "--bundle", runtimes.bundle(["true"]), name)
     assert again.returncode == 1 and "exists" in again.stdout
@@ -205,11 +182,8 @@ def test_an_id_that_is_in_use_stays_with_its_container(runtimes: Runtimes) -> No
 
 
 def test_a_container_that_ended_without_a_delete_does_not_keep_its_id(
-    runtimes: Runtimes,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    runtimes: Runtimes, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XPU_RUN_DIR", str(runtimes.launcher.run_dir))
     name = runtimes.new_id()
     for runtime in ("first", "second"):
         runtimes.take(runtime)
@@ -217,43 +191,28 @@ def test_a_container_that_ended_without_a_delete_does_not_keep_its_id(
     assert [call.split()[2] for call in runtimes.calls("second")] == ["run"]
     # `xpu gc` removes what such a one has left, and not what may still come to be.
     (path,) = created.of(tmp_path)
-    python.forget_gone()
+    runtimes.launcher.collect_garbage(long_after=False)
     assert set(created.of(tmp_path)) == {path}
-    os.utime(path, (1, 1), follow_symlinks=False)
-    python.forget_gone()
+    runtimes.launcher.collect_garbage()
     assert created.of(tmp_path) == {}
 
 
-@pytest.mark.parametrize("spelling", ["", "/", "/../run/."])
-def test_a_run_folder_is_one_whatever_its_spelling(
-    runtimes: Runtimes,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    spelling: str,
-) -> None:
-    monkeypatch.setenv("XPU_RUN_DIR", str(runtimes.launcher.run_dir))
+@pytest.mark.parametrize("spelling", ["/", "/../run/."])
+def test_a_run_folder_is_one_whatever_its_spelling(runtimes: Runtimes, tmp_path: Path, spelling: str) -> None:
     runtimes.take("first")
     words: list[str | Path] = ["run", "--bundle", runtimes.bundle(["true"]), runtimes.new_id()]
     assert runtimes(*words, XPU_RUN_DIR=f"{runtimes.launcher.run_dir}{spelling}").returncode == 0
-    (path,) = created.of(tmp_path)
-    os.utime(path, (1, 1), follow_symlinks=False)
-    python.forget_gone()
+    assert len(created.of(tmp_path)) == 1
+    runtimes.launcher.collect_garbage()
     assert created.of(tmp_path) == {}
 
 
-def test_a_container_that_is_there_keeps_its_record(
-    runtimes: Runtimes,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XPU_RUN_DIR", str(runtimes.launcher.run_dir))
-    name = runtimes.new_id()
+def test_a_container_that_is_there_keeps_its_record(runtimes: Runtimes, tmp_path: Path) -> None:
     runtimes.take("first")
-    assert runtimes("create", "--bundle", runtimes.bundle(["true"]), name).returncode == 0
-    (path,) = created.of(tmp_path)
-    os.utime(path, (1, 1), follow_symlinks=False)
-    python.forget_gone()
-    assert set(created.of(tmp_path)) == {path}
+    runtimes.create()
+    records = created.of(tmp_path)
+    runtimes.launcher.collect_garbage()
+    assert created.of(tmp_path) == records != {}
 
 
 def test_a_runtime_that_is_gone_is_named(runtimes: Runtimes) -> None:
@@ -273,9 +232,8 @@ def test_a_runtime_that_is_gone_is_named(runtimes: Runtimes) -> None:
 def test_a_delete_under_an_engine_that_ignores_its_children_is_seen_to_end(
     runtimes: Runtimes, tmp_path: Path
 ) -> None:
-    name = runtimes.new_id()
     runtimes.take("first")
-    assert runtimes("create", "--bundle", runtimes.bundle(["true"]), name).returncode == 0
+    name = runtimes.create()
     done = subprocess.run(
         [runtimes.launcher.path, "delete", "--force", name],
         env=runtimes.launcher.env,

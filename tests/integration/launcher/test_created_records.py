@@ -12,63 +12,59 @@ from pathlib import Path
 
 import pytest
 
-from support import created
+from support import created, script
 from xpu_runtime.start import created as python
 
 from .conftest import Launcher
 
+Record = Callable[..., str]
+
 
 @pytest.fixture
-def record(
-    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], str]:
-    """`record(SCRIPT)`: the record of a container that a runtime of these lines has created, long ago."""
+def record(checked_launcher: Launcher, tmp_path: Path) -> Record:
+    """`record(SCRIPT)`: the record of a container that a runtime of these lines has created."""
 
-    def create(script: str) -> str:
-        monkeypatch.setenv("XPU_RUN_DIR", str(checked_launcher.run_dir))
-        runtime = tmp_path / "runtime"
-        runtime.write_text(f"#!/bin/sh\n{script}\n")
-        runtime.chmod(0o755)
-        checked_launcher.compiled(runtime)
+    def create(text: str = "exit 0", *options: str | Path) -> str:
+        checked_launcher.compiled(script(tmp_path / "runtime", text))
         (tmp_path / "config.json").write_text("{}")
-        assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
+        create_anew(checked_launcher, tmp_path, *options)
         (path,) = created.of(tmp_path)
-        os.utime(path, (1, 1), follow_symlinks=False)
         return path
 
     return create
 
 
+def create_anew(launcher: Launcher, bundle: Path, *options: str | Path) -> None:
+    assert launcher.run(*options, "create", "--bundle", bundle, bundle.name).returncode == 0
+
+
 def test_an_id_that_is_used_again_begins_anew(
-    checked_launcher: Launcher, tmp_path: Path, record: Callable[[str], str]
+    checked_launcher: Launcher, tmp_path: Path, record: Record
 ) -> None:
     """`run` leaves its record. The runtime here has no container yet, as in the middle of a `create`."""
     path = record("[ $1 != state ]")
-    assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
-    python.forget_gone()
+    os.utime(path, (1, 1), follow_symlinks=False)
+    create_anew(checked_launcher, tmp_path)
+    checked_launcher.collect_garbage(long_after=False)
     assert set(created.of(tmp_path)) == {path}
 
 
 def test_a_record_that_is_made_while_the_runtime_is_asked_stays(
-    checked_launcher: Launcher,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    record: Callable[[str], str],
+    checked_launcher: Launcher, tmp_path: Path, record: Record
 ) -> None:
     again = f"{checked_launcher.path} create --bundle {tmp_path} {tmp_path.name}"
     path = record(f"[ $1 = state ] || exit 0\n{again}\nexit 1")
-    monkeypatch.setenv("XPU_CONFIG", str(checked_launcher.config))
-    python.forget_gone()
+    checked_launcher.collect_garbage()
     assert set(created.of(tmp_path)) == {path}
 
 
 def test_a_runtime_that_does_not_answer_holds_nobody_up_and_keeps_its_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Callable[[str], str]
+    checked_launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Record
 ) -> None:
     monkeypatch.setattr(python, "_PATIENCE_S", 0.2)
     path = record(f"[ $1 = state ] || exit 0\necho $$ > {tmp_path}/pid\nexec sleep 20")
     began = time.monotonic()
-    python.forget_gone()
+    checked_launcher.collect_garbage()
     assert time.monotonic() - began < 10
     assert set(created.of(tmp_path)) == {path}
     assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
@@ -78,11 +74,8 @@ def test_a_runtime_that_does_not_answer_the_launcher_is_the_one_to_ask(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     """It may have a container of this id, and says so or not in its own time."""
-    hangs = tmp_path / "hangs"
-    hangs.write_text(
-        f"#!/bin/sh\n[ $1 = state ] || {{ echo $1; exit 0; }}\necho $$ > {tmp_path}/pid\nexec sleep 30\n"
-    )
-    hangs.chmod(0o755)
+    text = f"[ $1 = state ] || {{ echo $1; exit 0; }}\necho $$ > {tmp_path}/pid\nexec sleep 30"
+    hangs = script(tmp_path / "hangs", text)
     (tmp_path / "config.json").write_text("{}")
     began = time.monotonic()
     for runtime in (hangs, "/bin/false"):
@@ -97,35 +90,26 @@ def test_a_runtime_that_does_not_answer_the_launcher_is_the_one_to_ask(
     "text", ["1\n{0}/other\n\n\n/other\n{1}", "1\n{0}/other\n\n\n{2}\n{1}x", "1\nother\n\n\n{2}\n{1}"]
 )
 def test_no_runtime_of_another_container_s_record_is_asked(
-    checked_launcher: Launcher, tmp_path: Path, text: str
+    checked_launcher: Launcher, tmp_path: Path, record: Record, text: str
 ) -> None:
     """Each of these says that it has the container, and none of them is its runtime."""
-    checked_launcher.compiled("/bin/true")
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "other").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
-    (tmp_path / "other").chmod(0o755)
+    script(tmp_path / "other", f"touch {tmp_path}/asked")
     root = str(tmp_path / "root")
-    line: list[str | Path] = ["--root", root, "create", "--bundle", tmp_path, tmp_path.name]
-    assert checked_launcher.run(*line).returncode == 0
-    ((path, ours),) = created.of(tmp_path).items()
+    path = record("exit 0", "--root", root)
+    before = created.of(tmp_path)
     os.unlink(path)
     os.symlink(text.format(tmp_path, tmp_path.name, root), path)
-    assert checked_launcher.run(*line).returncode == 0
-    assert created.of(tmp_path) == {path: ours}
+    create_anew(checked_launcher, tmp_path, "--root", root)
+    assert created.of(tmp_path) == before
     assert not (tmp_path / "asked").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_delete_ends_as_the_runtime_does_and_the_runtime_with_it(
-    checked_launcher: Launcher, tmp_path: Path, number: int
+    checked_launcher: Launcher, tmp_path: Path, record: Record, number: int
 ) -> None:
     """A runtime that waits stands for one that hangs: ending the launcher ends it too."""
-    runtime = tmp_path / "waits"
-    runtime.write_text(f"#!/bin/sh\n[ $1 = delete ] || exit 0\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
-    runtime.chmod(0o755)
-    checked_launcher.compiled(runtime)
-    (tmp_path / "config.json").write_text("{}")
-    assert checked_launcher.run("create", "--bundle", tmp_path, tmp_path.name).returncode == 0
+    record(f"[ $1 = delete ] || exit 0\necho $$ > {tmp_path}/pid\nexec sleep 1000")
     for whom in ("launcher", "runtime"):
         (tmp_path / "pid").unlink(missing_ok=True)
         os.mkfifo(tmp_path / "pid")
@@ -174,13 +158,9 @@ def test_a_container_that_the_shim_has_prepared_has_the_same_record(
 
 @pytest.mark.parametrize("text", ["", "1", "2\n/bin/false\n\n\n{0}\n{1}", "1\n/bin/false\n\n\n/other\n{1}"])
 def test_a_record_that_is_damaged_or_another_container_s_counts_for_nothing(
-    checked_launcher: Launcher, tmp_path: Path, text: str
+    checked_launcher: Launcher, tmp_path: Path, record: Record, text: str
 ) -> None:
-    checked_launcher.compiled("/bin/true")
-    (tmp_path / "config.json").write_text("{}")
-    line: list[str | Path] = ["--root", tmp_path, "create", "--bundle", tmp_path, tmp_path.name]
-    assert checked_launcher.run(*line).returncode == 0
-    ((path, _),) = created.of(tmp_path).items()
+    path = record("exit 0", "--root", tmp_path)
     os.unlink(path)
     if text:
         os.symlink(text.format(tmp_path, tmp_path.name), path)
