@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,31 +22,55 @@ from ..findings import Finding, examine
 FOO = ("--add-runtime", "foo=/usr/sbin/runc")
 
 
+class Daemon:
+    """A dockerd of its own with a configuration file."""
+
+    def __init__(self, folder: Path, state: Path) -> None:
+        self._folder, self._state = folder, state
+        self._socket = f"unix://{folder}/s"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, config: Path, *flags: str) -> int:
+        """Starts or restarts it; its process id."""
+        self.stop()
+        folder = self._folder
+        arguments = [f"--data-root={folder}/data", f"--exec-root={self._state}", f"--pidfile={folder}/pid"]
+        network = ["--iptables=false", "--bridge=none", "-H", self._socket]
+        command = ["dockerd", "--config-file", str(config), *arguments, *network, *flags]
+        with (folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        return self._process.pid
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+
+    def runtimes(self) -> tuple[str, list[str]]:
+        """The default runtime and all runtimes that it names; empty while it does not answer."""
+        words = ["docker", "-H", self._socket, "info", "--format", "{{json .}}"]
+        done = subprocess.run(words, capture_output=True, text=True)
+        info = json.loads(done.stdout) if done.returncode == 0 else {}
+        return info.get("DefaultRuntime") or "", sorted(info.get("Runtimes") or {})
+
+    def shows(self, default: str, *, knows_xpu: bool) -> None:
+        """Waits until its default runtime is this one, and it knows xpu or not."""
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            found, names = self.runtimes()
+            if (found, "xpu" in names) == (default, knows_xpu):
+                return
+            time.sleep(0.1)
+        raise AssertionError((self._folder / "log").read_text()[-2000:])
+
+
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Any]:
-    """Starts, or restarts, a dockerd of its own with a configuration file; it ends with the test."""
-    running: list[subprocess.Popen[bytes]] = []
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
     # containerd 1.7 limits the paths of its sockets, which are below, to 104 bytes.
     state = Path(tempfile.mkdtemp(prefix="xpu-d-", dir="/run"))
-    socket = f"unix://{tmp_path}/s"
-
-    def stop() -> None:
-        while running:
-            running[0].terminate()
-            running.pop().wait(60)
-
-    def start(config: Path, *flags: str) -> tuple[int, str]:
-        stop()
-        arguments = ["--data-root", f"{tmp_path}/data", "--exec-root", str(state)]
-        arguments += ["-p", f"{tmp_path}/pid"]
-        network = ["--iptables=false", "--bridge=none", "-H", socket]
-        command = ["dockerd", "--config-file", str(config), *arguments, *network, *flags]
-        with (tmp_path / "log").open("ab") as log:
-            running.append(subprocess.Popen(command, stdout=log, stderr=log))
-        return running[0].pid, socket
-
-    yield start
-    stop()
+    found = Daemon(tmp_path, state)
+    yield found
+    found.stop()
     # dockerd leaves its network namespace mounted in its state folder.
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         if line.split()[1].startswith((str(tmp_path), str(state))):
@@ -55,46 +78,26 @@ def daemon(tmp_path: Path) -> Iterator[Any]:
     shutil.rmtree(state)
 
 
-def runtimes(socket: str) -> tuple[str, list[str]]:
-    """The default runtime and all runtimes that the daemon names; empty while it does not answer."""
-    done = subprocess.run(
-        ["docker", "-H", socket, "info", "--format", "{{json .}}"], capture_output=True, text=True
-    )
-    info = json.loads(done.stdout) if done.returncode == 0 else {}
-    return info.get("DefaultRuntime") or "", sorted(info.get("Runtimes") or {})
-
-
-def wait_for(socket: str, wanted: tuple[str, bool], log: Path) -> None:
-    """Until the daemon's default runtime, and whether it knows xpu, are as wanted."""
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        default, names = runtimes(socket)
-        if (default, "xpu" in names) == wanted:
-            return
-        time.sleep(0.1)
-    raise AssertionError(log.read_text()[-2000:])
-
-
 def test_a_running_docker_takes_the_runtime_up_and_forgets_it_as_we_say_it_does(
-    node: Node, tmp_path: Path, daemon: Any
+    node: Node, tmp_path: Path, daemon: Daemon
 ) -> None:
     config = tmp_path / "daemon.json"
     config.write_text('{\n  "features": {"buildkit": true}\n}\n')
-    pid, socket = daemon(config)
-    wait_for(socket, ("runc", False), tmp_path / "log")
+    pid = daemon.start(config)
+    daemon.shows("runc", knows_xpu=False)
     words = ("--config", config, "--runtime-path", "/usr/bin/true", "--set-as-default")
     done = node.xpu("runtime", "configure", "docker", *words)
     assert "kill -HUP $(pidof dockerd)" in done.stdout
     os.kill(pid, signal.SIGHUP)
-    wait_for(socket, ("xpu", True), tmp_path / "log")
+    daemon.shows("xpu", knows_xpu=True)
     done = node.xpu("runtime", "unconfigure", "docker", "--config", config)
     assert f"{docker.AFTER_UNCONFIGURE}\n" in done.stdout
-    daemon(config)
-    wait_for(socket, ("runc", False), tmp_path / "log")
+    daemon.start(config)
+    daemon.shows("runc", knows_xpu=False)
 
 
 def test_docker_starts_with_our_entries_in_its_file_and_with_its_earlier_file(
-    node: Node, tmp_path: Path, daemon: Any
+    node: Node, tmp_path: Path, daemon: Daemon
 ) -> None:
     config = tmp_path / "daemon.json"
     before = (
@@ -104,12 +107,12 @@ def test_docker_starts_with_our_entries_in_its_file_and_with_its_earlier_file(
     config.write_text(before)
     words = ("--config", config, "--runtime-path", "/usr/bin/true", "--set-as-default")
     node.xpu("runtime", "configure", "docker", *words)
-    _, socket = daemon(config)
-    wait_for(socket, ("xpu", True), tmp_path / "log")
+    daemon.start(config)
+    daemon.shows("xpu", knows_xpu=True)
     node.xpu("runtime", "unconfigure", "docker", "--config", config)
     assert config.read_text() == before
-    daemon(config)
-    wait_for(socket, ("other", True), tmp_path / "log")
+    daemon.start(config)
+    daemon.shows("other", knows_xpu=True)
 
 
 def about(node: Node, pid: int) -> list[Finding]:
@@ -118,26 +121,28 @@ def about(node: Node, pid: int) -> list[Finding]:
     return [each for each in found if each["check"] == "docker" and f"(process {pid})" in each["text"]]
 
 
-def test_a_file_of_ours_that_docker_was_started_with_stays(node: Node, tmp_path: Path, daemon: Any) -> None:
+def test_a_file_of_ours_that_docker_was_started_with_stays(
+    node: Node, tmp_path: Path, daemon: Daemon
+) -> None:
     config = tmp_path / "daemon.json"
     words = ("--config", config)
     node.xpu("runtime", "configure", "docker", *words, "--runtime-path", "/usr/bin/true")
-    _, socket = daemon(config)
-    wait_for(socket, ("runc", True), tmp_path / "log")
+    daemon.start(config)
+    daemon.shows("runc", knows_xpu=True)
     node.xpu("runtime", "unconfigure", "docker", *words)
     assert config.read_text() == "{}\n"
-    daemon(config)
-    wait_for(socket, ("runc", False), tmp_path / "log")
+    daemon.start(config)
+    daemon.shows("runc", knows_xpu=False)
 
 
 @pytest.mark.parametrize("default", [(), ("--default-runtime", "foo")], ids=["added", "the default"])
 def test_a_docker_that_has_runtimes_by_its_command_line_is_restarted_and_not_reloaded(
-    node: Node, tmp_path: Path, daemon: Any, default: tuple[str, ...]
+    node: Node, tmp_path: Path, daemon: Daemon, default: tuple[str, ...]
 ) -> None:
     config = tmp_path / "daemon.json"
     config.write_text("{}\n")
-    pid, socket = daemon(config, *FOO, *default)
-    wait_for(socket, ("foo" if default else "runc", False), tmp_path / "log")
+    pid = daemon.start(config, *FOO, *default)
+    daemon.shows("foo" if default else "runc", knows_xpu=False)
     words = ("runtime", "configure", "docker", "--config", config, "--runtime-path", "/usr/bin/true")
     advice = node.xpu(*words).stdout
     assert f"For the change to take effect: {docker.AFTER_UNCONFIGURE}. Do not reload" in advice
@@ -147,23 +152,23 @@ def test_a_docker_that_has_runtimes_by_its_command_line_is_restarted_and_not_rel
     assert unread["todo"].startswith(f"{docker.AFTER_UNCONFIGURE}. Do not reload")
     if not default:  # 20.10 would end; otherwise doctor shows what it forgets
         os.kill(pid, signal.SIGHUP)
-        wait_for(socket, ("runc", True), tmp_path / "log")
-        assert "foo" not in runtimes(socket)[1]
+        daemon.shows("runc", knows_xpu=True)
+        assert "foo" not in daemon.runtimes()[1]
         (lost,) = [each for each in about(node, pid) if "has forgotten" in each["text"]]
         assert "(foo)" in lost["text"] and lost["todo"] == docker.AFTER_UNCONFIGURE
     # Follow the advice.
-    daemon(config, *FOO, *default)
-    wait_for(socket, ("foo" if default else "runc", True), tmp_path / "log")
-    assert "foo" in runtimes(socket)[1]
+    daemon.start(config, *FOO, *default)
+    daemon.shows("foo" if default else "runc", knows_xpu=True)
+    assert "foo" in daemon.runtimes()[1]
 
 
 def test_a_default_runtime_in_the_file_beside_one_by_flag_is_refused(
-    node: Node, tmp_path: Path, daemon: Any
+    node: Node, tmp_path: Path, daemon: Daemon
 ) -> None:
     config = tmp_path / "daemon.json"
     config.write_text("{}\n")
-    pid, socket = daemon(config, "--default-runtime=runc")
-    wait_for(socket, ("runc", False), tmp_path / "log")
+    pid = daemon.start(config, "--default-runtime=runc")
+    daemon.shows("runc", knows_xpu=False)
     words = ("runtime", "configure", "docker", "--config", config, "--runtime-path", "/usr/bin/true")
     done = node.xpu(*words, "--set-as-default", check=False)
     assert (done.returncode, done.stdout) == (1, "")
@@ -174,8 +179,8 @@ def test_a_default_runtime_in_the_file_beside_one_by_flag_is_refused(
     assert config.read_text() == "{}\n"
     # The other way that it names.
     node.xpu(*words)
-    pid, _ = daemon(config, "--default-runtime=xpu")
-    wait_for(socket, ("xpu", True), tmp_path / "log")
+    pid = daemon.start(config, "--default-runtime=xpu")
+    daemon.shows("xpu", knows_xpu=True)
     done = node.xpu(*words, "--set-as-default", check=False)
     assert done.returncode == 1 and "it is xpu by that flag" in done.stderr
     # It could not start without us.
