@@ -50,6 +50,13 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def shim_of(init: int) -> int:
+    """The containerd-shim of a container, which is its init's parent."""
+    shim = int(Path(f"/proc/{init}/stat").read_text().rpartition(") ")[2].split()[1])
+    assert b"containerd-shim" in Path(f"/proc/{shim}/cmdline").read_bytes()
+    return shim
+
+
 class Daemon:
     """A process that answers on a socket; started, ended and killed by its pid."""
 
@@ -317,17 +324,16 @@ class Docker:
     def is_running(self, container: str) -> bool:
         return bool(self.inspect(container)["State"]["Running"])
 
+    def remove_all(self) -> None:
+        if there := self.must("ps", "--all", "--quiet").split():
+            self.must("rm", "--force", *there)
+
     def make_image(self, root: Path, name: str, *changes: str) -> str:
         """An image with the content of `root`; `changes` are Dockerfile lines as ENV A=b."""
         words = [word for change in changes for word in ("--change", change)]
         archive = subprocess.run(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE, check=True).stdout
-        subprocess.run(
-            [*self.command, "import", *words, "-", name],
-            input=archive,
-            check=True,
-            timeout=PATIENCE,
-            stdout=subprocess.DEVNULL,
-        )
+        command = [*self.command, "import", *words, "-", name]
+        subprocess.run(command, input=archive, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
         return name
 
 
@@ -351,8 +357,7 @@ def docker(engines: Engines, dockerd: Daemon, node: Node) -> Iterator[Docker]:
     yield found
     engines.containerd.ensure()
     dockerd.ensure()
-    if there := found.must("ps", "--all", "--quiet").split():
-        found.must("rm", "--force", *there)
+    found.remove_all()
 
 
 @pytest.fixture
@@ -378,8 +383,7 @@ def private_docker(engines: Engines, node: Node, image_root: Path) -> Iterator[C
 
     try:
         yield start
-        if there := docker.must("ps", "--all", "--quiet").split():
-            docker.must("rm", "--force", *there)
+        docker.remove_all()
     finally:
         daemons[0].stop()
         for point in [each for each in engines.mounts() if each.startswith(f"{folder}/")][::-1]:

@@ -18,7 +18,7 @@ from support.oci_images import write_archive
 from xpu_runtime.engines import installed_version
 
 from ..conftest import Node
-from .conftest import Completed, Docker, Engines, completed, is_alive, until
+from .conftest import Completed, Docker, Engines, completed, is_alive, shim_of, until
 
 # Beside other tests, on a busy machine, `ctr run` of a short container once printed nothing and succeeded.
 pytestmark = pytest.mark.alone
@@ -99,6 +99,11 @@ def ctr(engines: Engines, image: None, node: Node) -> Iterator[Ctr]:
     found.remove_all()
 
 
+def test_its_cri_plugin_loads_with_our_file_in_which_no_other_runtime_had_a_name(ctr: Ctr) -> None:
+    plugins = [line.split() for line in ctr.must("plugins", "ls").splitlines()[1:]]
+    assert [each[-1] for each in plugins if each[:2] == ["io.containerd.grpc.v1", "cri"]] == ["ok"]
+
+
 @tried("ctr")
 def test_a_container_of_containerd_sees_and_is_held_to_its_slice(ctr: Ctr) -> None:
     done = ctr.run(["--env", "XPU_MEM=4G", "--env", "XPU_CORES=30"], "nvidia-smi")
@@ -144,14 +149,6 @@ def test_a_killed_and_deleted_task_gives_its_slice_back_and_can_be_started_again
     ctr.must("task", "start", "--detach", "--fifo-dir", f"{ctr.engines.folder}/fifo", container)
     (entry,) = node.json("ps")
     assert (entry["container_id"], entry["pid"]) == (container, ctr.tasks()[container][0])
-
-
-def test_a_program_started_by_exec_shares_the_containers_limit(ctr: Ctr) -> None:
-    container = ctr.start(["--env", "XPU_MEM=4G"], "cuda-probe", "alloc", "3000", "--hold")
-    done = ctr.execute(container, "cuda-probe", "alloc", "500", "4000")
-    assert "allocating 4000 MiB: CUDA_ERROR_OUT_OF_MEMORY" in done.out, done
-    assert "allocating 500 MiB: CUDA_SUCCESS" in done.out
-    assert done.status == 3
 
 
 def test_in_a_user_namespace_a_container_has_its_slice(
@@ -201,20 +198,13 @@ def test_a_container_lives_on_with_its_slice_when_containerd_is_killed(
     assert ctr.execute(container, "cuda-probe", "alloc", "3000", "2000").status == 3
 
 
-def _shim_of(init: int) -> int:
-    """The containerd-shim of a container, which is its init's parent."""
-    shim = int(Path(f"/proc/{init}/stat").read_text().rpartition(") ")[2].split()[1])
-    assert b"containerd-shim" in Path(f"/proc/{shim}/cmdline").read_bytes()
-    return shim
-
-
 def test_a_container_that_outlives_containerd_and_its_shim_keeps_its_slice_until_it_ends(
     ctr: Ctr, engines: Engines, node: Node
 ) -> None:
     container = ctr.start(["--env", "XPU_MEM=4G"], "sleep", "1000")
     (before,) = node.json("ps")
     init = ctr.tasks()[container][0]
-    shim = _shim_of(init)
+    shim = shim_of(init)
     engines.containerd.stop(signal.SIGKILL)
     os.kill(shim, signal.SIGKILL)
     until(lambda: not is_alive(shim), "the shim is gone")
@@ -232,7 +222,7 @@ def test_the_slice_is_free_again_after_the_shim_and_the_container_were_killed(
 ) -> None:
     container = ctr.start(["--env", "XPU_MEM=15G"], "sleep", "1000")
     init = ctr.tasks()[container][0]
-    os.kill(_shim_of(init), signal.SIGKILL)
+    os.kill(shim_of(init), signal.SIGKILL)
     os.kill(init, signal.SIGKILL)
     until(lambda: container not in ctr.tasks() or ctr.tasks()[container][1] == "STOPPED", "containerd saw it")
     assert ctr.run(["--env", "XPU_MEM=15G"], "cuda-probe", "alloc", "14000").status == 0

@@ -12,19 +12,12 @@ import pytest
 from support.engine_table import tried
 
 from ..conftest import Node
-from .conftest import Daemon, Docker, Engines, until
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+from .conftest import Daemon, Docker, Engines, shim_of, until
 
 
 def _shim(engines: Engines, docker: Docker, container: str) -> int:
-    """The containerd-shim of a container, which is its init's parent."""
     engines.shim_socket("moby", container)
-    pid = _parent(docker.pid(container))
-    assert b"containerd-shim" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return pid
+    return shim_of(docker.pid(container))
 
 
 def _kill_init(engines: Engines, docker: Docker, container: str) -> None:

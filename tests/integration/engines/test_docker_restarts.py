@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
@@ -15,8 +14,7 @@ from .conftest import Daemon, Docker, until
 
 
 def events(node: Node, container: str) -> list[str]:
-    lines = map(json.loads, node.xpu("events", "--json").stdout.splitlines())
-    return [each["event"] for each in lines if each["container_id"] == container]
+    return [each["event"] for each in node.events("--container", container)]
 
 
 @tried("restart")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -20,8 +19,7 @@ def entry(node: Node, container: str) -> dict[str, object]:
 
 
 def events(node: Node, container: str) -> list[tuple[str, str | None]]:
-    lines = node.xpu("events", "--container", container, "--json").stdout.splitlines()
-    return [(each["event"], each["name"]) for each in map(json.loads, lines)]
+    return [(each["event"], each["name"]) for each in node.events("--container", container)]
 
 
 def test_a_docker_containers_name_is_shown_and_taken(docker: Docker, node: Node) -> None:
