@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,13 +62,17 @@ class Podman:
         return [each["name"] for each in json.loads(self.must("xpu", "ps", "--json"))]
 
 
+@contextmanager
+def podman_on(suite: str, debs: list[Path], cgroups: str = "own") -> Iterator[Podman]:
+    """podman on a machine of that release, which is closed afterwards."""
+    with closing(Root(suite, packages=PACKAGES[suite], network=False, cgroups=cgroups)) as machine:
+        yield Podman(machine, debs)
+
+
 @pytest.fixture(scope="module", params=list(PACKAGES))
 def podman(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Podman]:
-    machine = Root(request.param, packages=PACKAGES[request.param], network=False)
-    try:
-        yield Podman(machine, debs)
-    finally:
-        machine.close()
+    with podman_on(request.param, debs) as found:
+        yield found
 
 
 @tried("podman")
@@ -205,11 +210,8 @@ def test_a_container_whose_podman_was_killed_while_it_was_created_is_ended_by_ha
 @pytest.fixture
 def on_v2(debs: list[Path]) -> Iterator[Podman]:
     """crun does not start anything beside cgroup v1 where v2 has a controller."""
-    machine = Root("trixie", packages=PACKAGES["trixie"], network=False, cgroups="v2")
-    try:
-        yield Podman(machine, debs)
-    finally:
-        machine.close()
+    with podman_on("trixie", debs, cgroups="v2") as found:
+        yield found
 
 
 def test_in_front_of_crun_podman_shows_a_refusals_reason_and_a_dead_slice_is_taken_back(

@@ -11,8 +11,7 @@ import pytest
 
 from support.engine_table import tried
 
-from .root import Root
-from .test_podman import PACKAGES, Podman
+from .test_podman import Podman, podman_on
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -41,11 +40,8 @@ services:
 
 @pytest.fixture(scope="module", params=["trixie", "forky"])
 def podman(request: pytest.FixtureRequest, debs: list[Path]) -> Iterator[Podman]:
-    machine = Root(request.param, packages=PACKAGES[request.param], network=False)
-    try:
-        yield Podman(machine, debs)
-    finally:
-        machine.close()
+    with podman_on(request.param, debs) as found:
+        yield found
 
 
 @contextmanager
