@@ -18,10 +18,7 @@ static struct thing *if_got(bool got, struct thing *made) {
 
 /* ---- linear ---- */
 
-static void end_linear(struct thing *old, struct worker *worker) {
-    (void)worker;
-    MUST(cuMemFree_v2(old->pointer));
-}
+static void end_linear(struct thing *old, struct worker *worker) { MUST(cuMemFree_v2(old->pointer)); }
 
 struct thing *way_linear(struct worker *worker) {
     struct thing *made = thing(end_linear);
@@ -43,13 +40,9 @@ struct thing *way_linear(struct worker *worker) {
 
 /* ---- arrays ---- */
 
-static void end_array(struct thing *old, struct worker *worker) {
-    (void)worker;
-    MUST(cuArrayDestroy(old->array));
-}
+static void end_array(struct thing *old, struct worker *worker) { MUST(cuArrayDestroy(old->array)); }
 
 static void end_mipmap(struct thing *old, struct worker *worker) {
-    (void)worker;
     MUST(cuMipmappedArrayDestroy(old->mipmap));
 }
 

@@ -47,7 +47,17 @@ def build_storm(folder: Path, library: Path, kind: str = "") -> Path:
     if not out.exists():
         parts = [here / part for part in PARTS]
         sanitize = [f"-fsanitize={kind}"] if kind else []
-        compile_c(here / "storm.c", out, *parts, "-Wextra", "-Wshadow", library, "-ldl", *sanitize)
+        compile_c(
+            here / "storm.c",
+            out,
+            *parts,
+            "-Wextra",
+            "-Wno-unused-parameter",
+            "-Wshadow",
+            library,
+            "-ldl",
+            *sanitize,
+        )
     return out
 
 

@@ -84,15 +84,9 @@ static struct place take(struct worker *worker) {
 
 /* ---- putting ---- */
 
-static void end_pointer(struct thing *old, struct worker *worker) {
-    (void)worker;
-    MUST(cuMemFree_v2(old->pointer));
-}
+static void end_pointer(struct thing *old, struct worker *worker) { MUST(cuMemFree_v2(old->pointer)); }
 
-static void end_handle(struct thing *old, struct worker *worker) {
-    (void)worker;
-    MUST(cuMemRelease(old->handle));
-}
+static void end_handle(struct thing *old, struct worker *worker) { MUST(cuMemRelease(old->handle)); }
 
 static struct thing *export_pointer(struct worker *worker) {
     struct thing *made = thing(end_pointer);
@@ -132,13 +126,9 @@ struct thing *way_export(struct worker *worker) {
 
 /* ---- taking ---- */
 
-static void end_open(struct thing *old, struct worker *worker) {
-    (void)worker;
-    MUST(cuIpcCloseMemHandle(old->pointer));
-}
+static void end_open(struct thing *old, struct worker *worker) { MUST(cuIpcCloseMemHandle(old->pointer)); }
 
 static void end_external(struct thing *old, struct worker *worker) {
-    (void)worker;
     MUST(cuDestroyExternalMemory(old->external));
 }
 

@@ -87,15 +87,9 @@ struct thing *way_context(struct worker *worker) {
 
 /* ---- modules ---- */
 
-static void end_module(struct thing *old, struct worker *worker) {
-    (void)worker;
-    MUST(cuModuleUnload(old->module));
-}
+static void end_module(struct thing *old, struct worker *worker) { MUST(cuModuleUnload(old->module)); }
 
-static void end_library(struct thing *old, struct worker *worker) {
-    (void)worker;
-    MUST(cuLibraryUnload(old->library));
-}
+static void end_library(struct thing *old, struct worker *worker) { MUST(cuLibraryUnload(old->library)); }
 
 struct thing *way_module(struct worker *worker) {
     static const char start[] = ".version 8.0\n";

@@ -148,8 +148,7 @@ class Worker(Memory, Events, Code, Kernels):
         """The UUIDs of NVML's devices, or the error."""
         try:
             pynvml.nvmlInit()
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
-            return [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+            return [self.nvml("nvmlDeviceGetUUID", at) for at in range(pynvml.nvmlDeviceGetCount())]
         except pynvml.NVMLError as error:
             return {"error": error.value}
 
@@ -168,13 +167,17 @@ class Worker(Memory, Events, Code, Kernels):
     def limit(self, path: str, soft: int, hard: int, device: int = 0) -> int:
         """nvmlDeviceSetMemoryLimits_v1's result."""
         limits = pynvml.c_nvmlSetMemoryLimits_v1_t(path.encode(), soft, hard)
-        return self._nvml_result(device, pynvml.nvmlDeviceSetMemoryLimits_v1, limits)
+        return self._result("nvmlDeviceSetMemoryLimits_v1", device, limits)
 
     def limits(self, path: str, device: int = 0) -> list[int]:
         """nvmlDeviceGetMemoryLimits_v1: result, soft, hard, used."""
         limits = pynvml.c_nvmlGetMemoryLimits_v1_t(path.encode())
-        result = self._nvml_result(device, pynvml.nvmlDeviceGetMemoryLimits_v1, limits)
+        result = self._result("nvmlDeviceGetMemoryLimits_v1", device, limits)
         return [result, limits.softLimit, limits.hardLimit, limits.currentUsed]
+
+    def _result(self, function: str, device: int, limits: Any) -> int:
+        told = self.nvml(function, device, limits)
+        return int(told["error"]) if isinstance(told, dict) and "error" in told else 0
 
     def become(self, uid: int) -> None:
         os.setuid(uid)
@@ -202,14 +205,6 @@ class Worker(Memory, Events, Code, Kernels):
             text = pipe.read()
         os.waitpid(child, 0)
         return json.loads(text)
-
-    def _nvml_result(self, device: int, function: Any, limits: Any) -> int:
-        try:
-            pynvml.nvmlInit()
-            function(pynvml.nvmlDeviceGetHandleByIndex(device), limits)
-        except pynvml.NVMLError as error:
-            return int(error.value)
-        return 0
 
 
 def plain(value: Any) -> Any:
