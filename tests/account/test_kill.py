@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,26 +17,10 @@ from .accounts import Account
 X86_64 = platform.machine() == "x86_64"
 pytestmark = pytest.mark.skipif(not X86_64, reason="the breakpoints of stepping.c are x86-64's")
 
-STEPPING = str(Path(__file__).parent / "stepping.c")
-SCENARIOS = (
-    "charge",
-    "charge-first",
-    "charge-too-much",
-    "charge-anyway",
-    "charge-waiting",
-    "charge-waited-for",
-    "give-back",
-    "move",
-    "take",
-    "clean",
-    "clean-for-room",
-    "clean-one-killed-in-a-charge",
-    "clean-one-killed-cleaning",
-    "clean-waiting",
-    "give-back-exported",
-    "give-back-imported",
-    "give-back-imported-again",
-)
+HERE = Path(__file__).parent
+STEPPING = str(HERE / "stepping.c")
+#: The names in step.c's table.
+SCENARIOS = re.findall(r'^    \{"([a-z-]+)", ', (HERE / "step.c").read_text(), re.MULTILINE)
 
 
 def answer(program: Path, *arguments: str) -> list[int]:

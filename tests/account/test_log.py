@@ -182,29 +182,23 @@ def test_a_pipe_of_the_programs_own_gets_no_line(here: Account, tmp_path: Path) 
     os.close(source)
 
 
-def test_a_file_that_had_number_2_before_the_library_was_loaded_gets_no_line(
+def test_a_file_or_connection_that_had_number_2_before_the_library_was_loaded_gets_no_line(
     here: Account, tmp_path: Path
 ) -> None:
-    data = tmp_path / "data"
-    with data.open("w+") as opened:
-        process = holder(here, stderr=opened)
-        assert ask(process) == "1"
-        answer(process, "refuse", "because")
-    assert data.read_text() == ""
-
-
-def test_a_connection_that_had_number_2_before_the_library_gets_no_line(here: Account) -> None:
     with (
+        (tmp_path / "data").open("w+") as file,
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
         server.accept()[0] as peer,
     ):
-        process = holder(here, stderr=client)
-        assert ask(process) == "1"
-        answer(process, "refuse", "because")
+        for opened in (file, client):
+            process = holder(here, stderr=opened)
+            assert ask(process) == "1"
+            answer(process, "refuse", "because")
         peer.setblocking(False)
         with pytest.raises(BlockingIOError):
             peer.recv(100)
+    assert (tmp_path / "data").read_text() == ""
 
 
 def test_a_closed_stderr_is_no_error(here: Account) -> None:

@@ -212,15 +212,8 @@ class Storm:
     def start(self, threads: int, rounds: int, *options: str, **environ: str) -> Any:
         self.processes += 1
         number = self.seed * 1000 + self.processes
-        arguments = [
-            str(self.program),
-            str(self.board.path),
-            str(self.processes),
-            str(number),
-            str(threads),
-            str(rounds),
-            str(self.limit),
-        ]
+        numbers = (self.processes, number, threads, rounds, self.limit)
+        arguments = map(str, (self.program, self.board.path, *numbers))
         one = self.sandbox.start(
             [*arguments, *options],
             env={"CUDA_MODULE_LOADING": "EAGER", "XPU_LOG": "off", **environ},
