@@ -2,8 +2,7 @@
  * Checks the account when the children of a test are gone. All memory must be free at once, except MINE,
  * which the test's own process holds.
  */
-#ifndef EXACT_H
-#define EXACT_H
+#pragma once
 
 #include "account.h"
 #include "slot.h"
@@ -66,5 +65,3 @@ static void account_is_exact(void) {
     CHECK(xpu_used(0) == MINE && xpu_process_used(0) == MINE);
     slots_are_clean();
 }
-
-#endif

@@ -6,8 +6,7 @@
  * with it the same slot. Only the first process of a PID namespace can choose a pid (`unshare --pid
  * --mount-proc`).
  */
-#ifndef STEPPING_H
-#define STEPPING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,5 +69,3 @@ static inline void wait_for(const int *flag) {
     while (!told(flag))
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What a test's program needs: CUDA's functions, and checks that end the program with 1 and name what failed.
  */
-#ifndef MUST_H
-#define MUST_H
+#pragma once
 
 #include "../../native/headers/cuda/cuda_api.h"
 
@@ -24,5 +23,3 @@
             _exit(1);                                                                                        \
         }                                                                                                    \
     } while (0)
-
-#endif

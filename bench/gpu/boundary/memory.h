@@ -2,8 +2,7 @@
  * RM_ALLOC of video memory as a supervisor sees it: it reads the call of a waiting program, and writes the
  * answer. The read is a copy, which the program's other threads cannot change any more.
  */
-#ifndef XPU_BOUNDARY_MEMORY_H
-#define XPU_BOUNDARY_MEMORY_H
+#pragma once
 
 #include "watch.h"
 
@@ -47,5 +46,3 @@ bool memory_refuse(const struct watched *watched, const struct ioctl *one, uint3
 size_t status_at(size_t size);
 
 double now_us(void);
-
-#endif

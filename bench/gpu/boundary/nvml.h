@@ -1,6 +1,5 @@
 /* NVML's figures of the first card, as the calling process sees them. */
-#ifndef XPU_BOUNDARY_NVML_H
-#define XPU_BOUNDARY_NVML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,5 +13,3 @@ bool nvml_card(uint64_t *total, uint64_t *used);
 uint64_t nvml_process(pid_t pid, char *others, size_t size);
 /* The same, once it is no longer `before`, or after half a second: the figure comes some ms late. */
 uint64_t nvml_settled(pid_t pid, uint64_t before);
-
-#endif

@@ -6,8 +6,7 @@
  * Numbers and offsets are those of NVIDIA's open kernel driver, from 515 to 595: nvos.h, nv_escape.h,
  * ctrl2080fb.h, ctrla06c.h. The driver looks only at the number and the size.
  */
-#ifndef XPU_BOUNDARY_WATCH_H
-#define XPU_BOUNDARY_WATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -114,5 +113,3 @@ size_t cuda_free_bytes(void);
 void cuda_tell_time(const char *how);
 /* The same in a program that does nothing else: without a filter. */
 void cuda_alone(void);
-
-#endif

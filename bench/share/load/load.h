@@ -6,8 +6,7 @@
  * kinds of loads; patterns.c: the order of rounds; record.c: the log; law.c: another project's way to limit,
  * for comparison.
  */
-#ifndef XPU_SHARE_LOAD_H
-#define XPU_SHARE_LOAD_H
+#pragma once
 
 #include "cuda/cuda_api.h"
 
@@ -152,5 +151,3 @@ void chain_share(unsigned int processes);
 
 void pattern_prepare(const struct pattern *pattern);
 __attribute__((noreturn)) void pattern_run(void);
-
-#endif

@@ -131,7 +131,7 @@ def _part(inventory: Inventory | None, uuid: str) -> events.Part:
         if device.uuid == uuid:
             return events.Part(uuid, device.index)
         if device.parent == uuid:
-            return events.Part(uuid, device.index.partition(":")[0])
+            return events.Part(uuid, device.gpu)
     return events.Part(uuid)
 
 

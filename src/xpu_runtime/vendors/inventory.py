@@ -48,6 +48,11 @@ class Device(Value):
         return self.parent is not None
 
     @property
+    def gpu(self) -> str:
+        """The index of the GPU that it is, or is a partition of."""
+        return self.index.partition(":")[0]
+
+    @property
     def label(self) -> str:
         """How messages name it."""
         return f"GPU {self.index}" if not self.is_partition else f"MIG device {self.index}"
@@ -169,11 +174,10 @@ def begins(selector: str, uuid: str) -> bool:
 
 def lists(selectors: tuple[str, ...], device: Device) -> bool:
     """Whether a configuration's `selectors` name this device, or the GPU that it is a part of."""
-    gpu = device.index.partition(":")[0]
     for selector in selectors:
         if selector in (device.index, device.uuid, device.parent):
             return True
-        if device.is_partition and selector == gpu:
+        if device.is_partition and selector == device.gpu:
             return True
         if begins(selector, device.uuid) or begins(selector, device.parent or ""):
             return True

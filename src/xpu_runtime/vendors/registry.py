@@ -57,7 +57,7 @@ def discover(root: str, is_simulated: bool) -> Inventory:
     for vendor in _load(problems):
         try:
             found = vendor.discover(root)
-            numbered = _numbered(found.devices, len({_gpu(device) for device in devices}))
+            numbered = _numbered(found.devices, len({device.gpu for device in devices}))
         except DeviceError as error:
             problems.append(error)
             continue
@@ -79,11 +79,6 @@ def discover(root: str, is_simulated: bool) -> Inventory:
         "" if devices else "; ".join(missing),
         tuple(map(str, problems)),
     )
-
-
-def _gpu(device: Device) -> str:
-    """The index of the GPU that a device is, or is a partition of."""
-    return device.index.partition(":")[0]
 
 
 def _numbered(devices: tuple[Device, ...], first: int) -> list[Device]:

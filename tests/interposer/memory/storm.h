@@ -6,8 +6,7 @@
  * thing is ended by another. Any error but a refusal for lack of memory ends the process and prints the line
  * and the seed.
  */
-#ifndef STORM_H
-#define STORM_H
+#pragma once
 
 #define _GNU_SOURCE
 #include "../../../native/headers/cuda/cuda_api.h"
@@ -97,5 +96,3 @@ void operation_ended(void);
 void others_wait(bool wait);
 struct thing *way_export(struct worker *worker);
 struct thing *way_open(struct worker *worker);
-
-#endif

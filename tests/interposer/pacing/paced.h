@@ -1,8 +1,7 @@
 /*
  * paced_work.c and its parts share this: one program, whose first argument names its work.
  */
-#ifndef PACED_H
-#define PACED_H
+#pragma once
 
 #define _GNU_SOURCE
 #include "../must.h"
@@ -58,5 +57,3 @@ void check_ends(const char *way);
 void check_interrupted(const char *after_us);
 void check_leave(const char *way);
 void launches_at_exit(void);
-
-#endif

@@ -2,8 +2,7 @@
  * The part of the CUDA runtime API that the test programs call, which is the same in CUDA 11, 12 and 13:
  * no machine needs a toolkit to build them.
  */
-#ifndef CUDART_RUNTIME_H
-#define CUDART_RUNTIME_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -156,5 +155,3 @@ void __cudaUnregisterFatBinary(void **handle);
     } while (0)
 #define MUST(call) EXPECT(SUCCESS, call)
 #define HOLDS(condition) EXPECT(1, !!(condition))
-
-#endif

@@ -42,12 +42,7 @@ def with_known(before: Inventory | None, now: Inventory) -> Inventory:
 
 def _of_gpu(inventory: Inventory, device: Device) -> list[Device]:
     """The inventory's entries of the GPU `device`: itself, or its MIG devices."""
-    gpu = device.index.partition(":")[0]
-    return [
-        each
-        for each in inventory.devices
-        if each.vendor == device.vendor and each.index.partition(":")[0] == gpu
-    ]
+    return [each for each in inventory.devices if (each.vendor, each.gpu) == (device.vendor, device.gpu)]
 
 
 def _faulty(devices: Iterable[Device], why: str) -> tuple[Device, ...]:
