@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from pathlib import Path
 
-from support.sharing_time import until
+from support.sharing_time import Serve, until
 
 from .conftest import Node
 
@@ -49,21 +47,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def on_port(node: Node, start_agent: Serve, more: str = "") -> int:
+    """The port of this machine on which an agent that this starts listens."""
+    port = free_port()
+    node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}\n{more}')
+    start_agent()
+    until(lambda: listens(port), "it listens")
+    return port
+
+
 def listens(address: str | int) -> bool:
     try:
         connected(address).close()
     except OSError:
         return False
     return True
-
-
-def sim_driver(node: Node) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"xpu-sim-driver" in words and os.fsencode(node.run_dir) in words:
-            found.append(int(entry.name))
-    return found

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ from xpu_simulator import simulator
 from . import documented
 
 CGROUPS = Path("/sys/fs/cgroup")
+#: The program of containers that the test itself ends.
+SLEEP = ["sleep", "1000"]
 
 
 @contextmanager
@@ -90,13 +94,47 @@ class Node:
     def json(self, *words: str) -> Any:
         return json.loads(self.xpu(*words, "--json").stdout)
 
-    def events(self, *words: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.xpu("events", *words, "--json").stdout.splitlines()]
+    def events(self, *options: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.xpu("events", "--json", *options).stdout.splitlines()]
+
+    def explained(self, *words: str | Path) -> tuple[int, dict[str, Any]]:
+        """The exit status of `xpu explain`, and its output."""
+        done = self.xpu("explain", "--json", *words, check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    def completed(self, *words: str) -> list[str]:
+        """bash's suggestions for the last of these words after `xpu`."""
+        variables = {"_XPU_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words))}
+        done = subprocess.run(
+            [self.prefix / "bin" / "xpu"],
+            env={**self.environ, **variables, "COMP_WORDS": " ".join(["xpu", *words])},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stderr == ""
+        return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+    @contextmanager
+    def as_user(self) -> Iterator[None]:
+        """The commands are those of a user without rights, who may enter the node's folder."""
+        self.folder.chmod(0o755)
+        before = self.view
+        self.view = [*before, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+        try:
+            yield
+        finally:
+            self.view = before
 
     def grants(self) -> list[Grant]:
         """All that the ledger has, those of the dead included; quicker than `xpu ps`."""
         with Ledger(str(self.run_dir / "ledger.db")) as ledger:
             return ledger.grants()
+
+    def change_ledger(self, statement: str, *rows: tuple[object, ...]) -> None:
+        """Runs SQL past the runtime, once for each row of values: as another version or a fault would."""
+        with closing(sqlite3.connect(self.run_dir / "ledger.db")) as ledger, ledger:
+            ledger.executemany(statement, rows or [()])
 
     def sim(self, topology: str | Path) -> None:
         """Does the work of `xpu sim up`.
@@ -110,6 +148,20 @@ class Node:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XPU_RUN_DIR", str(self.run_dir))
             simulator.up(str(topology), native=str(native))
+
+    @property
+    def driver_pid(self) -> int:
+        """The process of the simulated driver."""
+        return int(json.loads((self.run_dir / "sim/state.json").read_text())["pid"])
+
+    @contextmanager
+    def hanging_driver(self) -> Iterator[None]:
+        """The simulated driver answers nothing meanwhile."""
+        os.kill(self.driver_pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.driver_pid, signal.SIGCONT)
 
     def configure(self, text: str) -> None:
         self.config.write_text(text)

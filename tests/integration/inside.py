@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import shutil
+import signal
 import stat
 from pathlib import Path
 from typing import Any
+
+from support.sharing_time import until
+
+from .conftest import Node
 
 #: The folder of Debian's libraries in an image, and this machine's ldconfig, which works in any.
 MULTIARCH = f"usr/lib/{os.uname().machine}-linux-gnu"
@@ -27,6 +33,26 @@ def may_mknod(spec: dict[str, Any]) -> None:
     """Gives CAP_MKNOD, as docker does by default."""
     for capabilities in spec["process"]["capabilities"].values():
         capabilities.append("CAP_MKNOD")
+
+
+def privileged(spec: dict[str, Any]) -> None:
+    """Gives the capability by which the runtime knows a privileged container."""
+    spec["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
+
+
+def kill(pid: int) -> None:
+    """Kills a process of a container, and waits for its end."""
+    fd = os.pidfd_open(pid)
+    signal.pidfd_send_signal(fd, signal.SIGKILL)
+    select.select([fd], [], [])
+    os.close(fd)
+
+
+def allocated(node: Node, bundle: Path, programs: int = 1) -> str:
+    """Starts a container, and waits until so many cuda-probes of it hold memory; its id."""
+    container = node.start(bundle)
+    until(lambda: (bundle / "output").read_text().count("free of") == programs, "they hold memory", 60)
+    return container
 
 
 def open_devices(*numbers: str) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -32,7 +33,7 @@ class Terminal:
         self._end, theirs = pty.openpty()
         self._before = termios.tcgetattr(theirs)
         self._theirs = theirs
-        self.resize(columns, rows)
+        self._set_size(columns, rows)
         self.process = subprocess.Popen(
             [*before, node.prefix / "bin" / "xpu", *words],
             # COLUMNS is another window's: a shell exports it once.
@@ -46,6 +47,11 @@ class Terminal:
         self.text = ""
 
     def resize(self, columns: int, rows: int) -> None:
+        """As a terminal's emulator does it: its programs are told."""
+        self._set_size(columns, rows)
+        self.process.send_signal(signal.SIGWINCH)
+
+    def _set_size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def read(self) -> str:

@@ -6,7 +6,6 @@ driver's samples are those of a program that keeps a simulated card busy.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -15,7 +14,8 @@ from pathlib import Path
 from support.sharing_time import Bundles, Container, Make, Serve, until
 from xpu_runtime.limits import pages
 
-from ..conftest import Node
+from ..conftest import SLEEP, Node
+from ..findings import Finding, examine
 
 
 def test_idle_time_is_lent_and_given_back(capped: Make, start_agent: Serve) -> None:
@@ -69,10 +69,8 @@ def test_a_change_is_reported_while_no_container_works(capped: Make, start_agent
     until(lambda: told() == [60, 10], "their caps again")
 
 
-def agent_findings(node: Node) -> list[dict[str, str]]:
-    found = json.loads(node.xpu("doctor", "--json", check=False).stdout)
-    findings = found["findings"] if isinstance(found, dict) else found
-    return [each for each in findings if each["check"] == "agent"]
+def agent_findings(node: Node) -> list[Finding]:
+    return [each for each in examine(node)[0] if each["check"] == "agent"]
 
 
 def test_that_it_is_missing_is_said_where_it_is_needed(capped: Make, start_agent: Serve, node: Node) -> None:
@@ -257,7 +255,7 @@ def test_device_time_of_the_mps_server_is_not_compared(
     node: Node, bundles: Bundles, start_agent: Serve
 ) -> None:
     node.sim("1xT4-R580")
-    container = node.start(bundles("XPU_ENFORCE=mps", "XPU_CORES=30", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_ENFORCE=mps", "XPU_CORES=30", args=SLEEP))
     service = start_agent()
     until(lambda: service.status()["devices"][0]["compared"], "the driver has answered", 30)
     (told,) = service.status()["devices"][0]["slices"]

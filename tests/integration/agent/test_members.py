@@ -9,19 +9,17 @@ import signal
 import socket
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.sharing_time import Serve, children_of, until
+from support.sharing_time import Serve, Service, children_of, until
 from xpu_runtime.ledger.store import Ledger
 
-from ..conftest import Node, processes_of
+from ..conftest import SLEEP, Bundles, Node, processes_of
 from ..terminal import Terminal
 
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
 GROUP = 47_110
 #: The test's own copy: a checkout may be in a folder that only root can enter.
 pytestmark = pytest.mark.usefixtures("copy")
@@ -39,9 +37,9 @@ def with_group(node: Node) -> Iterator[None]:
         yield
 
 
-def user(group: int) -> list[str]:
+def user(group: int = GROUP, number: int = 65534) -> list[str]:
     """Runs the command as a user in one group."""
-    return ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--inh-caps=-all"]
+    return ["setpriv", f"--reuid={number}", "--regid=65534", f"--groups={group}", "--inh-caps=-all"]
 
 
 def as_user(node: Node, *words: str, group: int = GROUP) -> subprocess.CompletedProcess[str]:
@@ -62,12 +60,18 @@ def socket_of(node: Node) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("with_group")
-def test_a_member_sees_what_root_sees(node: Node, bundles: Bundles, start_agent: Serve) -> None:
+@pytest.fixture
+def agent(node: Node, copy: Path, with_group: None, start_agent: Serve) -> Service:
+    """One that answers the group, on a node with a card."""
     node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
-    start_agent()
+    service = start_agent()
     socket_of(node)
+    return service
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_member_sees_what_root_sees(node: Node, bundles: Bundles) -> None:
+    container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
     assert json.loads(as_user(node, "ps", "--json").stdout) == node.json("ps")
     assert as_user(node, "devices").stdout == node.xpu("devices").stdout
     assert as_user(node, "inspect", container).stdout == node.xpu("inspect", container).stdout
@@ -81,14 +85,10 @@ def test_a_member_sees_what_root_sees(node: Node, bundles: Bundles, start_agent:
     assert (wrong.returncode, wrong.stderr) == (1, node.xpu("inspect", "nosuchcontainer", check=False).stderr)
 
 
-@pytest.mark.usefixtures("with_group")
-def test_a_member_changes_nothing_and_reads_no_file_by_root(
-    node: Node, bundles: Bundles, start_agent: Serve
-) -> None:
-    node.sim("1xT4")
+@pytest.mark.usefixtures("agent")
+def test_a_member_changes_nothing_and_reads_no_file_by_root(node: Node, bundles: Bundles) -> None:
     bundle = bundles("XPU_MEM=4G", args=SLEEP)
     container = node.start(bundle)
-    start_agent()
     path = socket_of(node)
     before = node.grants()
     bundle.chmod(0o700)
@@ -135,8 +135,7 @@ def said(path: Path, content: bytes) -> bytes:
         " while piece := s.recv(65536): sys.stdout.buffer.write(piece)\n"
         "except OSError: pass"
     )
-    user = ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={GROUP}"]
-    words = [*user, "/usr/bin/python3", "-c", script, str(path)]
+    words = [*user(), "/usr/bin/python3", "-c", script, str(path)]
     return subprocess.run(words, input=content, stdout=subprocess.PIPE, cwd="/", check=True).stdout
 
 
@@ -156,7 +155,7 @@ def test_a_user_without_rights_gets_one_line_with_the_remedy(
         (line,) = as_user(node, *words.split(), group=47_111).stderr.splitlines()
         assert line.endswith(f": root and members of the group xpu see slices: sudo xpu {words}")
     for words in ("events --follow", "ps --watch"):
-        with Terminal(node, 200, 24, words.split(), before=[*node.view, *user(GROUP)]) as terminal:
+        with Terminal(node, 200, 24, words.split(), before=[*node.view, *user()]) as terminal:
             assert terminal.ended() == 1
             (line,) = terminal.read().splitlines()
         own = f"members of the group xpu have `xpu {words.split()[0]}` in its other forms"
@@ -177,10 +176,8 @@ def test_a_user_without_rights_gets_one_line_with_the_remedy(
     assert not path.exists()
 
 
-@pytest.mark.usefixtures("with_group")
-def test_silent_or_talkative_members_delay_nobody_for_long(node: Node, start_agent: Serve) -> None:
-    node.sim("1xT4")
-    start_agent()
+@pytest.mark.usefixtures("agent")
+def test_silent_or_talkative_members_delay_nobody_for_long(node: Node) -> None:
     path = socket_of(node)
     silent = [socket.socket(socket.AF_UNIX) for _ in range(8)]
     for each in silent:
@@ -188,32 +185,29 @@ def test_silent_or_talkative_members_delay_nobody_for_long(node: Node, start_age
     assert as_user(node, "ps").returncode == 0
     for each in silent:
         each.close()
-    user = ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={GROUP}"]
-    words = [*node.view, *user, str(node.prefix / "bin" / "xpu"), "devices", "-q"]
+    words = [*node.view, *user(), str(node.prefix / "bin" / "xpu"), "devices", "-q"]
     many = [subprocess.Popen(words, env=node.environ, stdout=subprocess.PIPE, cwd="/") for _ in range(12)]
     told = {each.communicate(timeout=60)[0] for each in many}
     assert told == {node.xpu("devices", "-q").stdout.encode()}
 
 
-@pytest.mark.usefixtures("with_group")
-def test_one_member_does_not_shut_out_another(node: Node, start_agent: Serve) -> None:
+@pytest.mark.usefixtures("agent")
+def test_one_member_does_not_shut_out_another(node: Node) -> None:
     """Neither more commands than are answered at a time nor slow requests shut others out."""
-    node.sim("1xT4")
-    start_agent()
     path = socket_of(node)
     program = str(node.prefix / "bin" / "xpu")
-    words = [*node.view, *user(GROUP), program, "top", "--once", "--interval", "60"]
+    words = [*node.view, *user(), program, "top", "--once", "--interval", "60"]
     long = [subprocess.Popen(words, env=node.environ, cwd="/", stdout=subprocess.DEVNULL) for _ in range(12)]
     slow = [subprocess.Popen(DRIP + [str(path)], cwd="/") for _ in range(4)]
     for uid in range(65_520, 65_526):
-        theirs = [*node.view, "setpriv", f"--reuid={uid}", "--regid=65534", f"--groups={GROUP}", *words[-5:]]
+        theirs = [*node.view, *user(number=uid), *words[-5:]]
         long += [subprocess.Popen(theirs, env=node.environ, cwd="/", stdout=subprocess.DEVNULL)]
     try:
         until(lambda: sum("--interval 60" in each for each in processes_of(node)) >= 24, "all ask")
-        hasty = subprocess.Popen([*user(GROUP), *HASTY, str(path)], cwd="/", stdout=subprocess.PIPE)
+        hasty = subprocess.Popen([*user(), *HASTY, str(path)], cwd="/", stdout=subprocess.PIPE)
         slow.append(hasty)
         assert hasty.stdout is not None and hasty.stdout.readline() == b"at it\n"
-        other = [*node.view, "setpriv", "--reuid=65533", "--regid=65534", f"--groups={GROUP}"]
+        other = [*node.view, *user(number=65533)]
         done = subprocess.run(
             [*other, program, "devices", "-q"], env=node.environ, capture_output=True, cwd="/", timeout=20
         )
@@ -236,39 +230,32 @@ HASTY = [
 ]
 #: A byte each second, as another member.
 DRIP = [
-    *("setpriv", "--reuid=65532", "--regid=65534", f"--groups={GROUP}", "/usr/bin/python3", "-c"),
+    *(*user(number=65532), "/usr/bin/python3", "-c"),
     "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
     "try:\n while True: s.send(b' '); time.sleep(1)\n"
     "except OSError: pass",
 ]
 
 
-@pytest.mark.usefixtures("with_group")
-def test_a_member_who_asks_too_much_at_once_is_refused_with_the_reason(
-    node: Node, start_agent: Serve
-) -> None:
-    node.sim("1xT4")
-    start_agent()
+@pytest.mark.usefixtures("agent")
+def test_a_member_who_asks_too_much_at_once_is_refused_with_the_reason(node: Node) -> None:
     path = socket_of(node)
     script = (
         "import socket, sys; opened = [socket.socket(socket.AF_UNIX) for _ in range(40)]\n"
         "for each in opened: each.settimeout(1); each.connect(sys.argv[1])\n"
         "print(opened[-1].recv(1000).decode())"
     )
-    words = [*user(GROUP), "/usr/bin/python3", "-c", script, str(path)]
+    words = [*user(), "/usr/bin/python3", "-c", script, str(path)]
     told = subprocess.run(words, capture_output=True, text=True, cwd="/", timeout=60).stdout
     assert "xpu: 32 commands of user 65534 wait for the agent already: wait for them" in told
 
 
-@pytest.mark.usefixtures("with_group")
-def test_an_answer_that_would_fill_the_memory_is_refused_to_a_member(node: Node, start_agent: Serve) -> None:
-    node.sim("1xT4")
+@pytest.mark.usefixtures("agent")
+def test_an_answer_that_would_fill_the_memory_is_refused_to_a_member(node: Node) -> None:
     node.xpu("ps")
     with Ledger(str(node.run_dir / "ledger.db")) as ledger:
         for number in range(2200):
             ledger.note("refused", f"{number:064x}", text="x" * 8000)
-    start_agent()
-    socket_of(node)
     done = as_user(node, "events", "--json")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("xpu: events tells more than 16 MiB: ask for less (--since, --container), ")
@@ -277,17 +264,12 @@ def test_an_answer_that_would_fill_the_memory_is_refused_to_a_member(node: Node,
     assert [json.loads(line)["id"] for line in lines] == list(range(1, 2201))
 
 
-@pytest.mark.usefixtures("with_group")
-def test_a_member_has_a_table_as_wide_as_the_terminal_and_its_colours(
-    node: Node, bundles: Bundles, start_agent: Serve
-) -> None:
-    node.sim("1xT4")
+@pytest.mark.usefixtures("agent")
+def test_a_member_has_a_table_as_wide_as_the_terminal_and_its_colours(node: Node, bundles: Bundles) -> None:
     node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
-    start_agent()
-    socket_of(node)
 
     def shown(columns: int, **environ: str) -> str:
-        before = [*node.view, *user(GROUP)]
+        before = [*node.view, *user()]
         with Terminal(node, columns, 24, ["ps"], environ, before=before) as terminal:
             assert terminal.ended() == 0
             return terminal.read()
@@ -299,13 +281,9 @@ def test_a_member_has_a_table_as_wide_as_the_terminal_and_its_colours(
     assert "\x1b[" in shown(80) and "\x1b[" not in shown(80, NO_COLOR="1")
 
 
-@pytest.mark.usefixtures("with_group")
-def test_the_answering_process_is_started_again(node: Node, start_agent: Serve) -> None:
-    node.sim("1xT4")
-    agent = start_agent().process.pid
-    socket_of(node)
+def test_the_answering_process_is_started_again(node: Node, agent: Service) -> None:
     assert as_user(node, "devices").returncode == 0
-    for each in children_of(agent):
+    for each in children_of(agent.process.pid):
         os.kill(each, signal.SIGKILL)
     until(lambda: as_user(node, "devices").returncode == 0, "members are answered again", 30)
 
@@ -324,13 +302,9 @@ def test_without_the_group_all_is_roots(node: Node, start_agent: Serve) -> None:
         assert line.endswith(": only root can see and change slices: sudo xpu ps")
 
 
-@pytest.mark.usefixtures("with_group")
-def test_a_members_command_ends_with_the_agent(node: Node, start_agent: Serve) -> None:
-    node.sim("1xT4")
-    agent = start_agent()
-    socket_of(node)
+def test_a_members_command_ends_with_the_agent(node: Node, agent: Service) -> None:
     program = str(node.prefix / "bin" / "xpu")
-    words = [*node.view, *user(GROUP), program, "top", "--once", "--interval", "60"]
+    words = [*node.view, *user(), program, "top", "--once", "--interval", "60"]
     asking = subprocess.Popen(words, env=node.environ, cwd="/", stdout=subprocess.DEVNULL)
 
     def at_work() -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,11 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import GIB
 from support.sharing_time import Make
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
 from ..refusals import refused
-
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
 
 
 class Figures:
@@ -179,17 +175,13 @@ def test_ids_that_are_the_same_or_hostile_are_told_apart_and_break_no_line(
     node: Node, bundles: Bundles
 ) -> None:
     """As another low-level runtime may let them be, and containers of runtimes with different --root."""
-    import sqlite3
-
     node.sim("1xT4")
     for _ in range(3):
         node.start(bundles("XPU_MEM=1G", args=SLEEP))
     one, two, three = (grant.id for grant in node.grants())
     evil = 'a"} 1\nxpu_up 7\r\x1b[2J\\' + "x" * 500
-    with sqlite3.connect(node.run_dir / "ledger.db") as db:
-        for number in (one, two):
-            db.execute("UPDATE grants SET container_id = ? WHERE id = ?", (evil, number))
-        db.execute("UPDATE grants SET container_id = ? WHERE id = ?", ("\N{SNOWMAN}", three))
+    ids_now = [(evil, one), (evil, two), ("\N{SNOWMAN}", three)]
+    node.change_ledger("UPDATE grants SET container_id = ? WHERE id = ?", *ids_now)
     found = figures(node)
     assert found.one("xpu_up") == 1
     ids = [identity[0] for identity in found.of("xpu_slice_memory_granted_bytes")]

@@ -5,13 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
-import signal
-import sqlite3
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +14,9 @@ import pytest
 from support import GIB, timing
 from support.sharing_time import Make, Serve, until
 
-from ..agent_http import answer, asked, free_port, listens, on_socket, sim_driver
-from ..conftest import Node
+from ..agent_http import asked, on_port, on_socket
+from ..conftest import SLEEP, Bundles, Node
 from ..refusals import refused
-
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
-PATHS = ("/", "/data.json", "/history.json")
 
 
 def shown(address: str | int) -> Any:
@@ -130,13 +121,9 @@ def test_texts_of_containers_are_shown_short_and_printable(
     path = on_socket(node)
     node.start(bundles("XPU_MEM=1G", args=SLEEP))
     evil = "</script><img src=x onerror=alert(1)>\x1b[2J\n\u202e\u2028" + "x" * 5000
-    with sqlite3.connect(node.run_dir / "ledger.db") as db:
-        db.execute("UPDATE grants SET container_id = ?", (evil,))
-        for number in range(60):
-            values = (number, "refused", evil, "[]", evil * 10)
-            db.execute(
-                "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?,?,?,?,?)", values
-            )
+    node.change_ledger("UPDATE grants SET container_id = ?", (evil,))
+    insert = "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?,?,?,?,?)"
+    node.change_ledger(insert, *((number, "refused", evil, "[]", evil * 10) for number in range(60)))
     found = shown(path)
     assert len(found["events"]) == len(found["refusals"]) == 50  # not more
     assert found["events"][0]["time"] == 59
@@ -146,34 +133,6 @@ def test_texts_of_containers_are_shown_short_and_printable(
     ]
     assert len(texts) == 101 and all(each.startswith("</script>") for each in texts)
     assert all(each.isprintable() and len(each) <= 2000 for each in texts)
-
-
-def test_the_page_is_for_users_who_may_read_metrics(node: Node, start_agent: Serve) -> None:
-    """The socket's mode and the group are test_metrics_service.py's: there is one socket for all."""
-    port = free_port()
-    node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
-    start_agent()
-    until(lambda: listens(port), "it listens")
-    for path in PATHS:
-        assert asked(port, path)[0] == 200
-        assert asked(port, path + "?x=1", f"127.0.0.1:{port}")[0] == 200
-        for host in ("evil.example", f"evil.example:{port}", ""):
-            status, _, body = asked(port, path, host)
-            assert (status, body) == (403, "ask for localhost\n")
-        request = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}"
-        assert answer(port, request)[0] == 405
-        status, head, body = answer(port, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (status, body) == (200, "") and "Content-Length: 0" not in head
-    for path in (
-        "/index.html",
-        "//",
-        "/data.json/",
-        "/../etc/passwd",
-        "/page.html",
-        "*",
-        "http://localhost/",
-    ):
-        assert asked(port, path)[0] == 404
 
 
 def test_a_node_without_devices_and_one_that_cannot_be_read_have_a_page(
@@ -194,15 +153,11 @@ def test_the_page_is_there_while_the_driver_hangs_and_says_so(node: Node, start_
     start_agent()
     path = on_socket(node)
     assert len(shown(path)["devices"]) == 1
-    (driver,) = sim_driver(node)
-    os.kill(driver, signal.SIGSTOP)
-    try:
+    with node.hanging_driver():
         time.sleep(1.1)
         status, _, body = asked(path, "/data.json")
         assert status == 503 and "does the driver answer" in body
         assert asked(path, "/")[0] == asked(path, "/history.json")[0] == 200
-    finally:
-        os.kill(driver, signal.SIGCONT)
     assert len(shown(path)["devices"]) == 1
 
 
@@ -214,10 +169,7 @@ def test_with_an_open_port_the_last_hour_is_kept_even_if_nobody_asks(
     node.sim("1xT4")
     for _ in range(slices):
         node.start(bundles("XPU_MEM=1G", args=SLEEP))
-    port = free_port()
-    node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
-    start_agent()
-    until(lambda: listens(port), "it listens")
+    port = on_port(node, start_agent)
 
     def samples() -> Any:
         return json.loads(asked(port, "/history.json")[2])["samples"]

@@ -5,22 +5,16 @@ from __future__ import annotations
 import html
 import os
 import re
-import signal
-import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from support.sharing_time import Serve, until
 
-from ..agent_http import free_port, listens, sim_driver
-from ..conftest import Node
+from ..agent_http import on_port
+from ..conftest import SLEEP, Bundles, Node
 from ..refusals import refused
-
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
 
 #: Nothing of its own that asks for hosts elsewhere; root has no sandbox of Chromium's.
 _OPTIONS = (
@@ -40,13 +34,10 @@ _OPTIONS = (
 
 
 @pytest.fixture
-def page(node: Node, start_agent: Serve) -> Iterator[Callable[[], str]]:
+def page(node: Node, start_agent: Serve) -> Callable[[], str]:
     """Starts the agent, with a port. Returns a function that gives the page as a browser renders it, as
     markup."""
-    port = free_port()
-    node.configure(f'metrics: {{listen: "127.0.0.1:{port}"}}')
-    start_agent()
-    until(lambda: listens(port), "it listens")
+    port = on_port(node, start_agent)
 
     def show() -> str:
         command = [
@@ -61,7 +52,7 @@ def page(node: Node, start_agent: Serve) -> Iterator[Callable[[], str]]:
         assert done.returncode == 0 and ":CONSOLE" not in done.stderr, done.stderr
         return done.stdout
 
-    yield show
+    return show
 
 
 def texts(markup: str) -> str:
@@ -92,12 +83,9 @@ def test_texts_of_containers_are_shown_as_text(node: Node, bundles: Bundles, pag
     node.sim("1xT4")
     node.start(bundles("XPU_MEM=1G", args=SLEEP))
     evil = "</script><img src=x onerror=\"document.title='taken'\"><b>"
-    with sqlite3.connect(node.run_dir / "ledger.db") as db:
-        db.execute("UPDATE grants SET container_id = ?", (evil,))
-        db.execute(
-            "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?,?,?,?,?)",
-            (1, "refused", evil, "[]", evil),
-        )
+    node.change_ledger("UPDATE grants SET container_id = ?", (evil,))
+    insert = "INSERT INTO events (time, kind, container_id, devices, text) VALUES (?,?,?,?,?)"
+    node.change_ledger(insert, (1, "refused", evil, "[]", evil))
     markup = page()
     assert "<img" not in markup and evil in texts(markup)
     assert re.findall("<title>(.*)</title>", markup) == [f"XPU node {os.uname().nodename}"]
@@ -105,11 +93,7 @@ def test_texts_of_containers_are_shown_as_text(node: Node, bundles: Bundles, pag
 
 def test_it_says_when_there_is_no_answer(node: Node, page: Callable[[], str]) -> None:
     node.sim("1xT4")
-    (driver,) = sim_driver(node)
-    os.kill(driver, signal.SIGSTOP)
-    try:
+    with node.hanging_driver():
         shown = texts(page())
-    finally:
-        os.kill(driver, signal.SIGCONT)
     assert "no answer" in shown and "does the driver answer" in shown and "Tesla" not in shown
     until(lambda: "Tesla T4" in texts(page()), "it is shown again")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,8 @@ import pytest
 
 from support import GIB
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
+from ..inside import kill
 from ..refusals import refused
 
 COMMANDS = """devices|doctor|ps|inspect|set|explain|gc|release|config check|config show|config default|
@@ -48,9 +46,9 @@ def test_commands_with_a_table_print_json_too(node: Node, command: str, member: 
         json.loads(node.xpu(*command.split()).stdout)
 
 
-def test_devices_tell_scripts_what_is_there_and_granted(node: Node, bundles: Callable[..., Path]) -> None:
+def test_devices_tell_scripts_what_is_there_and_granted(node: Node, bundles: Bundles) -> None:
     node.sim("2xT4")
-    node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=["sleep", "1000"]))
+    node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
     first, second = node.json("devices")
     assert first.pop("uuid").startswith("GPU-")
     assert first == {
@@ -75,17 +73,11 @@ def test_devices_tell_scripts_what_is_there_and_granted(node: Node, bundles: Cal
     assert (second["index"], second["slices"]) == (1, 0)
 
 
-def test_a_mig_device_has_its_own_index(node: Node) -> None:
-    node.sim("2xA100-MIG")
-    indexes = [device["index"] for device in node.json("devices")]
-    assert indexes[:2] == ["0:0", "0:1"]
-
-
 def test_devices_say_for_each_what_would_hold_a_limit_of_its_memory(node: Node) -> None:
     node.sim("2xA100-MIG")
-    held = {
-        str(each["index"]): (each["memory_backend"], each["memory_strength"]) for each in node.json("devices")
-    }
+    devices = node.json("devices")
+    assert [each["index"] for each in devices][:2] == ["0:0", "0:1"]
+    held = {str(each["index"]): (each["memory_backend"], each["memory_strength"]) for each in devices}
     assert held.pop("0:0") == ("library", "soft")
     assert all(held[index] == ("library" if ":" in index else "driver", "soft" if ":" in index else "hard")
                for index in held)  # fmt: skip
@@ -93,25 +85,18 @@ def test_devices_say_for_each_what_would_hold_a_limit_of_its_memory(node: Node) 
     assert "holds memory limits" not in node.xpu("devices").stdout
 
 
-def explain(node: Node, *words: str) -> tuple[int, dict[str, Any]]:
-    done = node.xpu("explain", "--json", *words, check=False)
-    return done.returncode, json.loads(done.stdout)
-
-
-def test_explain_tells_what_would_be_granted_and_books_nothing(node: Node) -> None:
+def test_explain_tells_what_would_be_granted_or_would_fit_and_books_nothing(
+    node: Node,
+) -> None:
     node.sim("1xT4")
-    status, told = explain(node, "-e", "XPU_MEM=4G", "-e", "XPU_CORES=30")
+    status, told = node.explained("-e", "XPU_MEM=4G", "-e", "XPU_CORES=30")
     assert status == 0
     assert (told["granted"], told["mode"], told["refusal"]) == (True, "hook", None)
     (part,) = told["slices"]
     assert part["memory_bytes"] == 4 * GIB
     assert node.json("ps") == []
-    assert explain(node, "--systemd-cgroup", "-e", "XPU_MEM=4G")[1]["mode"] == "spec"
-
-
-def test_explain_tells_why_not_and_what_would_fit(node: Node) -> None:
-    node.sim("1xT4")
-    status, told = explain(node, "-e", "XPU_MEM=16G")
+    assert node.explained("--systemd-cgroup", "-e", "XPU_MEM=4G")[1]["mode"] == "spec"
+    status, told = node.explained("-e", "XPU_MEM=16G")
     assert status == 3
     assert told["granted"] is False
     refusal = told["refusal"]
@@ -129,7 +114,7 @@ def test_explain_tells_why_not_and_what_would_fit(node: Node) -> None:
 
 
 def test_explain_of_a_wrong_request_has_a_status_of_its_own(node: Node) -> None:
-    status, told = explain(node, "-e", "XPU_MEN=4G")
+    status, told = node.explained("-e", "XPU_MEN=4G")
     assert status == 2
     assert "did you mean XPU_MEM?" in told["refusal"]["message"]
     for option, form in (("-e", "NAME=VALUE"), ("--annotation", "KEY=VALUE")):
@@ -150,21 +135,19 @@ def test_explain_names_the_option_that_a_word_lacks(node: Node) -> None:
         assert (meant if option else f"Directory '{word}' does not exist.") in done.stderr
 
 
-def test_explain_reads_a_bundle(node: Node, bundles: Callable[..., Path]) -> None:
+def test_explain_reads_a_bundle(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     bundle = bundles("XPU_MEM=2G")
     before = (bundle / "config.json").read_bytes()
-    status, told = explain(node, str(bundle))
+    status, told = node.explained(bundle)
     assert status == 0
     assert "mount" in " ".join(told["operations"])
     assert (bundle / "config.json").read_bytes() == before
 
 
-def test_release_gives_a_running_containers_slice_back_only_by_force(
-    node: Node, bundles: Callable[..., Path]
-) -> None:
+def test_release_gives_a_running_containers_slice_back_only_by_force(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     refused = node.xpu("release", container[:-2], check=False)
     assert refused.returncode == 1
     assert "still runs" in refused.stderr
@@ -189,9 +172,9 @@ def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(node: Node
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
-def test_an_index_is_not_the_start_of_an_id(node: Node, bundles: Callable[..., Path]) -> None:
+def test_an_index_is_not_the_start_of_an_id(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     for start in ("", container[:1], container[:2]):
         for command in (["set", start, "--mem", "3G"], ["release", "--force", start], ["inspect", start]):
             done = node.xpu(*command, check=False)
@@ -214,25 +197,23 @@ def test_set_says_what_is_wrong_with_its_arguments(node: Node) -> None:
         assert told in done.stderr
 
 
-def test_a_cap_on_cores_that_nothing_holds_cannot_be_changed(
-    node: Node, bundles: Callable[..., Path]
-) -> None:
+def test_a_cap_on_cores_that_nothing_holds_cannot_be_changed(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     node.configure("enforcement: {allow_unenforced: [memory, cores]}")
     variables = ("XPU_MEM=4G", "XPU_CORES=30", "XPU_CAPABILITIES=compute,graphics")
-    container = node.start(bundles(*variables, args=["sleep", "1000"]))
+    container = node.start(bundles(*variables, args=SLEEP))
     done = node.xpu("set", container, "--mem", "2G", "--cores", "50", check=False)
     assert done.returncode == 1
     assert "the cap of 30% on the cores of GPU 0 is booked and nothing on this node holds it" in done.stderr
     (entry,) = node.json("ps")
     assert (entry["memory_bytes"], entry["cores"]) == (4 * GIB, 30)
-    uncapped = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    uncapped = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     done = node.xpu("set", uncapped, "--cores", "50", check=False)
     assert done.returncode == 1
     assert "the container has no cap on the cores of GPU 0: start it again with XPU_CORES" in done.stderr
 
 
-def test_a_container_runs_as_long_as_any_of_its_processes(node: Node, bundles: Callable[..., Path]) -> None:
+def test_a_container_runs_as_long_as_any_of_its_processes(node: Node, bundles: Bundles) -> None:
     """In the host's PID namespace the first one's end does not end the others."""
     node.sim("1xT4")
 
@@ -245,10 +226,7 @@ def test_a_container_runs_as_long_as_any_of_its_processes(node: Node, bundles: C
     container = node.start(bundle)
     while "ready" not in (bundle / "output").read_text():
         pass  # the test's own time limit ends this
-    first = os.pidfd_open(node.grants()[0].pid)
-    signal.pidfd_send_signal(first, signal.SIGKILL)
-    select.select([first], [], [])
-    os.close(first)
+    kill(node.grants()[0].pid)
     refused = node.xpu("release", container, check=False)
     assert refused.returncode == 1
     assert "still runs" in refused.stderr
@@ -256,7 +234,7 @@ def test_a_container_runs_as_long_as_any_of_its_processes(node: Node, bundles: C
 
 
 def test_a_limit_for_32_bit_programs_that_the_interposers_would_hold_is_refused_in_words(
-    node: Node, bundles: Callable[..., Path]
+    node: Node, bundles: Bundles
 ) -> None:
     node.sim("1xT4-R580")
     wanted = ("XPU_MEM=4G", "XPU_CAPABILITIES=compute,utility,compat32")
@@ -265,22 +243,3 @@ def test_a_limit_for_32_bit_programs_that_the_interposers_would_hold_is_refused_
     )
     # A whole device needs no limit.
     assert node.xpu("explain", "-e", wanted[1]).stdout.startswith("granted")
-
-
-COMPLETION = {
-    "bash": {"COMP_WORDS": "xpu runt", "COMP_CWORD": "1"},
-    "zsh": {"COMP_WORDS": "xpu runt", "COMP_CWORD": "1"},
-    "fish": {"COMP_WORDS": "xpu runt", "COMP_CWORD": "runt"},
-}
-
-
-@pytest.mark.parametrize("shell", COMPLETION)
-def test_the_packages_completion_gets_answers(node: Node, shell: str) -> None:
-    done = subprocess.run(
-        [node.prefix / "bin" / "xpu"],
-        env={**node.environ, "_XPU_COMPLETE": f"{shell}_complete", **COMPLETION[shell]},
-        capture_output=True,
-        text=True,
-    )
-    assert "runtime" in done.stdout
-    assert "devices" not in done.stdout

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 
 from support.amd import GIB, Tree
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
 from ..findings import assert_fine, examine, found, without_engines
 
 
@@ -92,7 +92,7 @@ def test_a_part_of_the_driver_that_is_missing_is_named(node: Node) -> None:
     assert_fine(node, "driver")
 
     version.unlink()
-    os.kill(json.loads((node.run_dir / "sim/state.json").read_text())["pid"], signal.SIGKILL)
+    os.kill(node.driver_pid, signal.SIGKILL)
     assert "modprobe nvidia" in found(node, "problem", "driver", "nvidia is not loaded")["todo"]
 
 
@@ -152,12 +152,8 @@ def test_why_nothing_stronger_holds_a_limit_is_told(node: Node) -> None:
 def test_without_root_doctor_names_the_checks_that_were_not_possible(node: Node) -> None:
     node.sim("1xT4")
     node.xpu("ps")
-    node.folder.chmod(0o755)
-    node.view = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
-    try:
+    with node.as_user():
         findings, status = examine(node)
-    finally:
-        node.view = []
     unknown = {each["check"]: each for each in findings if each["state"] == "unknown"}
     assert "run it as root" in unknown["installation"]["todo"]
     assert "root only" in unknown["ledger"]["text"]
@@ -167,15 +163,11 @@ def test_without_root_doctor_names_the_checks_that_were_not_possible(node: Node)
 
 def test_cgroups_in_a_folder_of_root_are_no_internal_error_for_others(node: Node) -> None:
     node.sim("1xT4")
-    node.folder.chmod(0o755)
     place = node.folder / "closed/cgroup"
     place.mkdir(parents=True)
     place.parent.chmod(0o700)
-    with node.own_mounts(f"mount -t cgroup2 none {place}"):
-        view = node.view
-        node.view = [*view, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+    with node.own_mounts(f"mount -t cgroup2 none {place}"), node.as_user():
         findings, _ = examine(node)
-        node.view = view
     (kernel,) = [each for each in findings if each["check"] == "kernel"]
     assert (
         kernel["text"] == f"this check failed: the cgroups at {place} cannot be looked at: Permission denied"
@@ -231,16 +223,8 @@ def engine(node: Node, name: str, answer: str) -> Iterator[Path]:
         shutil.copy(os.path.realpath(sys.executable), program)
     file.write_text('{"runtimes": {"xpu": {"path": "/no/\\ud800\\u001b[31m"}}}')
     socket = node.folder / f"{name}.socket"
-    words: list[str | Path] = [
-        program,
-        "-I",
-        "-c",
-        _ENGINE,
-        socket,
-        answer,
-        f"--config-file={file}",
-        f"--host=unix://{socket}",
-    ]
+    words: list[str | Path] = [program, "-I", "-c", _ENGINE, socket, answer]
+    words += [f"--config-file={file}", f"--host=unix://{socket}"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -267,9 +251,7 @@ def test_an_engines_answer_is_printed_as_text_and_a_slow_engine_delays_no_other(
         assert done.stdout.replace("\n", "").isprintable()
 
 
-def test_a_missing_low_level_runtime_is_named_with_its_containers(
-    node: Node, bundles: Callable[..., Path]
-) -> None:
+def test_a_missing_low_level_runtime_is_named_with_its_containers(node: Node, bundles: Bundles) -> None:
     copy = node.folder / "my-runtime"
     shutil.copy("/usr/sbin/runc", copy)
     node.configure(f"low_level_runtimes: [{copy}, runc]\n")

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
 from ..findings import assert_fine, examine, found
-
-Bundles = Callable[..., Path]
 
 
 def test_an_upgrade_leaves_running_containers_their_libraries_and_that_is_told(
     node: Node, copy: Path, bundles: Bundles
 ) -> None:
     node.sim("1xT4-R580")
-    node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    node.start(bundles("XPU_MEM=4G", args=SLEEP))
     for library in (copy / "lib/xpu-container-runtime/native/interposer/nvidia").iterdir():
         shutil.copy(library, library.with_suffix(".new"))
         library.with_suffix(".new").rename(library)

@@ -6,24 +6,19 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import sqlite3
 import subprocess
 from binascii import crc32
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
 from ..findings import assert_fine, examine, found
-
-Bundles = Callable[..., Path]
 
 
 def test_a_ledger_that_is_damaged_or_of_another_version_is_named(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     path = node.run_dir / "ledger.db"
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     assert_fine(node, "ledger")
 
     whole = path.read_bytes()
@@ -35,21 +30,15 @@ def test_a_ledger_that_is_damaged_or_of_another_version_is_named(node: Node, bun
     assert [each["container_id"] for each in node.json("ps")] == [container]
     assert_fine(node, "ledger")
 
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE meta SET version = version + 1")
-    db.close()
+    node.change_ledger("UPDATE meta SET version = version + 1")
     todo = found(node, "problem", "ledger", "written by another version of this runtime")["todo"]
     assert "install that version again" in todo
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE meta SET version = version - 1")
-    db.close()
+    node.change_ledger("UPDATE meta SET version = version - 1")
     assert_fine(node, "ledger")
 
     # doctor changes nothing, even if the next start would make it anew.
     node.remove(container)
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE meta SET version = version + 1")
-    db.close()
+    node.change_ledger("UPDATE meta SET version = version + 1")
     other = path.read_bytes()
     found(node, "problem", "ledger", "written by another version of this runtime")
     assert path.read_bytes() == other
@@ -67,7 +56,7 @@ def test_a_ledger_that_is_locked_is_told_with_the_process_that_locks_it(node: No
 
 def test_slices_of_dead_containers_are_reported_until_xpu_gc(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     os.kill(node.grants()[0].pid, signal.SIGKILL)
     finding = found(node, "warning", "ledger", f"1 grant of ended containers: container {container[:12]}")
     node.xpu(*finding["todo"].partition(" (")[0].split()[1:])
@@ -76,11 +65,9 @@ def test_slices_of_dead_containers_are_reported_until_xpu_gc(node: Node, bundles
 
 def test_a_slice_that_the_ledger_does_not_have_is_told(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
-    with sqlite3.connect(node.run_dir / "ledger.db") as db:
-        db.execute("DELETE FROM slices")
-        db.execute("DELETE FROM grants")
-    db.close()
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
+    node.change_ledger("DELETE FROM slices")
+    node.change_ledger("DELETE FROM grants")
     finding = found(node, "problem", "ledger", "runs with a slice that the ledger does not have")
     assert container[:12] in finding["text"]
     node.remove(container)
@@ -91,7 +78,7 @@ def test_a_container_with_pages_of_another_version_or_without_any_is_told(
     node: Node, bundles: Bundles
 ) -> None:
     node.sim("1xT4-R580")
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     assert_fine(node, "containers")
     (page,) = (node.run_dir / "slices").glob("*/quota")
     whole = page.read_bytes()
@@ -106,18 +93,16 @@ def test_a_container_with_pages_of_another_version_or_without_any_is_told(
     todo = found(node, "problem", "containers", f"the quota page in {page.parent} cannot be read")["todo"]
     assert todo == "start the container again"
     node.remove(container)
-    node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    node.start(bundles("XPU_MEM=4G", args=SLEEP))
     assert_fine(node, "containers")
 
 
 def test_a_device_that_is_gone_is_told_with_the_container_that_has_it(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     node.xpu("sim", "down")
     node.sim("1xT4-R580")
-    with sqlite3.connect(node.run_dir / "ledger.db") as db:
-        db.execute("UPDATE slices SET device_uuid = 'GPU-00000000-0000-0000-0000-000000000000'")
-    db.close()
+    node.change_ledger("UPDATE slices SET device_uuid = 'GPU-00000000-0000-0000-0000-000000000000'")
     found(node, "problem", "containers", f"container {container[:12]} has a slice of GPU-00000000")
 
 
@@ -182,7 +167,7 @@ def test_a_slice_of_another_ledger_on_the_same_device_is_told(node: Node, bundle
     # The root that a configuration names counts as a real driver's.
     node.configure(f"driver: {{root: {node.run_dir}/sim/root}}")
     one, other = node.environ["XPU_RUN_DIR"], str(node.folder / "other")
-    container = node.start(bundles("XPU_MEM=10G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=10G", args=SLEEP))
     assert_fine(node, "ledger")
     node.environ["XPU_RUN_DIR"] = other
     text = f"the ledger in {one} has granted slices of GPU 0 (container {container[:12]})"

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import select
-import signal
 import socket
-import sqlite3
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +16,8 @@ from support import GIB, MIB
 from xpu_runtime.ledger.grants import MEMORY
 from xpu_runtime.ledger.store import Ledger
 
-from ..conftest import Node
-
-Bundles = Callable[..., Path]
+from ..conftest import SLEEP, Bundles, Node
+from ..inside import allocated, kill
 
 CONTEXT = 300 * MIB
 #: As on a card, a context takes memory, so that the driver reports a process at once. It reports no process
@@ -50,23 +44,10 @@ def of_slice(node: Node, container: str) -> dict[str, Any]:
 
 
 def three(node: Node, bundles: Bundles) -> str:
-    """A container with three programs that have allocated."""
-    bundle = bundles("XPU_MEM=4G", args=["sh", "-c", THREE])
-    container = node.start(bundle)
-    while (bundle / "output").read_text().count("free of") < 3:
-        time.sleep(0.01)  # the test's own time limit ends this
-    return container
+    return allocated(node, bundles("XPU_MEM=4G", args=["sh", "-c", THREE]), 3)
 
 
-def kill(pid: int) -> None:
-    """Kills a process of a container, and waits for its end."""
-    fd = os.pidfd_open(pid)
-    signal.pidfd_send_signal(fd, signal.SIGKILL)
-    select.select([fd], [], [])
-    os.close(fd)
-
-
-def test_each_process_is_shown_with_its_memory(node: Node, bundles: Bundles) -> None:
+def test_each_process_is_shown_with_its_memory_to_programs_and_people(node: Node, bundles: Bundles) -> None:
     old_driver(node)
     container = three(node, bundles)
     told = node.json("inspect", container[:-1])
@@ -90,6 +71,21 @@ def test_each_process_is_shown_with_its_memory(node: Node, bundles: Bundles) -> 
             (numbers,) = (line.split()[1:] for line in lines if line.startswith("NSpid:"))
         assert numbers == [str(each["pid"]), str(each["container_pid"])]
     assert processes[0]["pid"] == grant["pid"]
+    used = part["memory_used_bytes"] // MIB
+    text = node.xpu("inspect", container).stdout
+    assert f"  used     {used}M/4G, {used}M reported by the driver" in text
+    assert "  held by  memory: library (soft)" in text
+    assert "linear 1G" in text
+    (line,) = (line for line in text.splitlines() if "linear 512M" in line)
+    numbers = [str(processes[1]["pid"]), str(processes[1]["container_pid"])]
+    assert line.split()[:3] == [*numbers, "cuda-probe"]
+    (entry,) = node.json("ps")
+    assert (entry["memory_used_bytes"], entry["memory_unaccounted_bytes"]) == (part["memory_used_bytes"], 0)
+    shown = node.xpu("ps")
+    (row,) = shown.stdout.splitlines()[1:]
+    assert f" {used}M/4G " in row
+    assert " memory: library (soft) " in row
+    assert "unaccounted" not in shown.stdout + shown.stderr
 
 
 def test_memory_of_a_killed_process_is_shown_until_it_is_given_back(node: Node, bundles: Bundles) -> None:
@@ -116,27 +112,6 @@ def test_memory_of_a_killed_process_is_shown_until_it_is_given_back(node: Node, 
         ]
 
 
-def test_people_are_shown_a_table(node: Node, bundles: Bundles) -> None:
-    old_driver(node)
-    container = three(node, bundles)
-    told = node.xpu("inspect", container).stdout
-    part = of_slice(node, container)
-    used = part["memory_used_bytes"] // MIB
-    assert f"  used     {used}M/4G, {used}M reported by the driver" in told
-    assert "  held by  memory: library (soft)" in told
-    assert "linear 1G" in told
-    (line,) = (line for line in told.splitlines() if "linear 512M" in line)
-    assert line.split()[:3] == [
-        str(part["processes"][1]["pid"]),
-        str(part["processes"][1]["container_pid"]),
-        "cuda-probe",
-    ]
-    (row,) = node.xpu("ps").stdout.splitlines()[1:]
-    assert f" {used}M/4G " in row
-    assert " memory: library (soft) " in row
-    assert node.json("ps")[0]["memory_used_bytes"] == part["memory_used_bytes"]
-
-
 def test_the_driver_backend_has_the_drivers_reported_usage(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     container = three(node, bundles)
@@ -153,20 +128,6 @@ def test_the_driver_backend_has_the_drivers_reported_usage(node: Node, bundles: 
     assert {each["name"] for each in part["processes"]} == {"cuda-probe"}
 
 
-def test_a_program_that_goes_round_the_account_is_shown_by_the_driver(node: Node, bundles: Bundles) -> None:
-    old_driver(node)
-    script = "LD_PRELOAD=/usr/lib/xpu/libcuda.real exec cuda-probe alloc 1024 --hold"
-    bundle = bundles("XPU_MEM=4G", args=["sh", "-c", script])
-    container = node.start(bundle)
-    while "free of" not in (bundle / "output").read_text():
-        time.sleep(0.01)  # the test's own time limit ends this
-    part = of_slice(node, container)
-    (process,) = part["processes"]
-    assert (process["used_bytes"], process["name"], process["container_pid"]) == (None, "cuda-probe", 1)
-    assert process["driver_used_bytes"] >= GIB
-    assert part["memory_used_bytes"] == part["driver_used_bytes"] == process["driver_used_bytes"]
-
-
 def test_a_container_that_goes_round_its_limit_is_marked_and_told_of(
     node: Node, bundles: Bundles, system_log: socket.socket
 ) -> None:
@@ -174,10 +135,7 @@ def test_a_container_that_goes_round_its_limit_is_marked_and_told_of(
     script = (
         "cuda-probe alloc 512 --hold & LD_PRELOAD=/usr/lib/xpu/libcuda.real exec cuda-probe alloc 2000 --hold"
     )
-    bundle = bundles("XPU_MEM=1G", args=["sh", "-c", script])
-    container = node.start(bundle)
-    while (bundle / "output").read_text().count("free of") < 2:
-        time.sleep(0.01)  # the test's own time limit ends this
+    container = allocated(node, bundles("XPU_MEM=1G", args=["sh", "-c", script]), 2)
     (entry,) = node.json("ps")
     assert entry["memory_used_bytes"] == 512 * MIB + CONTEXT
     assert entry["memory_unaccounted_bytes"] == 2000 * MIB + CONTEXT
@@ -189,24 +147,20 @@ def test_a_container_that_goes_round_its_limit_is_marked_and_told_of(
     assert line in node.xpu("gc").stderr
     told = node.json("inspect", container)
     assert any(line in problem for problem in told["problems"])
-    assert of_slice(node, container)["memory_unaccounted_bytes"] == 2000 * MIB + CONTEXT
+    part = of_slice(node, container)
+    assert part["memory_unaccounted_bytes"] == 2000 * MIB + CONTEXT
+    (process,) = [each for each in part["processes"] if each["used_bytes"] is None]
+    assert (process["name"], process["container_pid"]) == ("cuda-probe", 1)
+    assert process["driver_used_bytes"] == 2000 * MIB + CONTEXT
     # Once a container: `watch xpu ps` fills no log.
     system_log.setblocking(False)
     with pytest.raises(BlockingIOError):
         system_log.recv(4096)
 
 
-def test_programs_that_keep_to_their_account_are_not_marked(node: Node, bundles: Bundles) -> None:
-    old_driver(node)
-    three(node, bundles)
-    assert [entry["memory_unaccounted_bytes"] for entry in node.json("ps")] == [0]
-    shown = node.xpu("ps")
-    assert "unaccounted" not in shown.stdout + shown.stderr
-
-
 def test_a_container_without_a_limit_and_a_dead_one_are_shown(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    container = node.start(bundles("XPU_COUNT=1", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_COUNT=1", args=SLEEP))
     told = node.xpu("inspect", container).stdout
     assert "  limit    the whole device, 15G, cores -" in told
     assert "  used     0M/15G" in told
@@ -223,31 +177,13 @@ def test_a_container_without_a_limit_and_a_dead_one_are_shown(node: Node, bundle
 
 def test_a_backend_that_only_a_newer_version_has_hides_no_container(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=2G", "XPU_CORES=20", args=["sleep", "1000"]))
-    with closing(sqlite3.connect(node.run_dir / "ledger.db")) as ledger, ledger:
-        ledger.execute("UPDATE slices SET cores_backend = 'newer'")
+    container = node.start(bundles("XPU_MEM=2G", "XPU_CORES=20", args=SLEEP))
+    node.change_ledger("UPDATE slices SET cores_backend = 'newer'")
     assert [row["container_id"] for row in node.json("ps")] == [container]
     assert of_slice(node, container)["memory_backend"] == "driver"
     kill(node.grants()[0].pid)
     assert "gave back 2G" in node.xpu("gc").stdout
     assert node.json("ps") == []
-
-
-def test_a_change_that_was_cut_short_is_told_and_mended_by_repeating_it(node: Node, bundles: Bundles) -> None:
-    old_driver(node)
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
-    # Booked and not in force, as after a kill between the two.
-    node.xpu("set", container, "--mem", "6G")
-    folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
-    with open(f"{folder}/quota", "r+b") as page:
-        page.seek(2048)
-        page.write((4 * GIB).to_bytes(8, "little"))
-    (problem,) = node.json("inspect", container)["problems"]
-    assert problem.startswith("GPU 0: 4G is in force and 6G is booked")
-    assert "repeat it" in problem
-    node.xpu("set", container, "--mem", "6G")
-    assert node.json("inspect", container)["problems"] == []
-    assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 6144 MiB\n")
 
 
 @pytest.mark.parametrize(
@@ -304,11 +240,12 @@ def leased(page: str, how: str) -> Iterator[None]:
         holder.communicate()
 
 
-def test_a_container_that_takes_leases_on_its_page_is_shown_by_the_driver(
+def test_a_container_that_takes_leases_on_its_pages_is_shown_by_the_driver_and_keeps_nobody_waiting(
     node: Node, bundles: Bundles
 ) -> None:
+    """A reader would wait for /proc/sys/fs/lease-break-time, 45 seconds."""
     old_driver(node)
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
     with leased(f"{folder}/usage", "O_RDWR"):
         told = node.xpu("ps")
@@ -317,32 +254,29 @@ def test_a_container_that_takes_leases_on_its_page_is_shown_by_the_driver(
         (problem,) = node.json("inspect", container)["problems"]
         assert "cannot be read" in problem
     assert node.xpu("ps").stderr == ""
-
-
-def test_a_lease_on_the_quota_page_keeps_nobody_waiting(node: Node, bundles: Bundles) -> None:
-    """A reader would wait for /proc/sys/fs/lease-break-time, 45 seconds."""
-    old_driver(node)
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
-    folder = node.json("inspect", container)["grants"][0]["pages"]["folder"]
     with leased(f"{folder}/quota", "O_RDONLY"):
         (problem,) = node.json("inspect", container)["problems"]
-    assert "the quota page" in problem
-    assert "cannot be read" in problem
+        assert "the quota page" in problem and "cannot be read" in problem
     assert node.json("inspect", container)["problems"] == []
 
 
-def test_a_drivers_limit_that_differs_from_the_booked_one_is_reported(node: Node, bundles: Bundles) -> None:
-    node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
-    assert of_slice(node, container)["limit_in_force_bytes"] == 4 * GIB
+@pytest.mark.parametrize("up", [lambda node: node.sim("1xT4"), old_driver], ids=["driver", "library"])
+def test_a_change_that_was_cut_short_is_told_and_mended_by_repeating_it(
+    node: Node, bundles: Bundles, up: Callable[[Node], None]
+) -> None:
+    up(node)
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     # Booked and not in force, as after a kill between the two.
     with Ledger(str(node.run_dir / "ledger.db")) as ledger:
         ledger.resize(node.grants()[0].id, lambda *_: {(0, MEMORY): 6 * GIB})
+    assert of_slice(node, container)["limit_in_force_bytes"] == 4 * GIB
     (problem,) = node.json("inspect", container)["problems"]
     assert problem.startswith("GPU 0: 4G is in force and 6G is booked")
+    assert "repeat it" in problem
     node.xpu("set", container, "--mem", "6G")
     assert node.json("inspect", container)["problems"] == []
     assert of_slice(node, container)["limit_in_force_bytes"] == 6 * GIB
+    assert node.oci("exec", container, "cuda-probe", "info").stdout.endswith("of 6144 MiB\n")
 
 
 def test_what_the_driver_does_not_tell_is_unknown_and_not_nothing(node: Node, bundles: Bundles) -> None:
@@ -352,7 +286,7 @@ def test_what_the_driver_does_not_tell_is_unknown_and_not_nothing(node: Node, bu
     node.sim(topology)
     node.configure("enforcement: {allow_unenforced: [memory, cores]}")
     ask = ("XPU_MEM=4G", "XPU_ENFORCE=none")
-    container = node.start(bundles(*ask, args=["sleep", "1000"]))
+    container = node.start(bundles(*ask, args=SLEEP))
     part = of_slice(node, container)
     assert (part["memory_used_bytes"], part["driver_used_bytes"]) == (None, None)
     lower = node.xpu("set", container, "--mem", "1G", check=False)
@@ -362,7 +296,7 @@ def test_what_the_driver_does_not_tell_is_unknown_and_not_nothing(node: Node, bu
 
 def test_where_the_driver_has_gone_its_containers_are_shown_and_end(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     node.xpu("sim", "down")
     assert of_slice(node, container)["limit_in_force_bytes"] is None
     (row,) = node.json("ps")

@@ -16,10 +16,8 @@ import pytest
 
 from support import GIB
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
 
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
 POD = {
     "io.kubernetes.cri.sandbox-namespace": "ml",
     "io.kubernetes.cri.sandbox-name": "trainer-0",
@@ -67,9 +65,7 @@ def test_a_pods_container_has_a_name_that_commands_show_and_take(
     (device,) = node.json("top", "--interval", "0.1")["devices"]
     assert [each["name"] for each in device["containers"]] == [name]
     assert name in node.xpu("top", "--once", "--interval", "0.1").stdout
-    lines = node.xpu("events", "--container", name, "--json").stdout.splitlines()
-    events = [json.loads(line) for line in lines]
-    assert [(each["event"], each["name"]) for each in events] == [
+    assert [(each["event"], each["name"]) for each in node.events("--container", name)] == [
         ("granted", name), ("resized", name), ("resized", name),
     ]  # fmt: skip
     assert f"  ({name})  " in node.xpu("events").stdout
@@ -79,8 +75,11 @@ def test_a_pods_container_has_a_name_that_commands_show_and_take(
     node.xpu("release", "--force", name)
     assert node.json("ps") == []
     shutil.rmtree(node.folder / "c" / TASKS)
-    lines = node.xpu("events", "--container", name, "--json").stdout.splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["granted", "resized", "resized", "released"]
+    assert [each["event"] for each in node.events("--container", name)] == [
+        "granted",
+        *["resized"] * 2,
+        "released",
+    ]
 
 
 def test_a_file_system_of_the_users_is_not_looked_at_for_dockers_name(
@@ -115,12 +114,11 @@ def test_events_of_two_containers_with_one_id_have_their_own_names(
     second.parent.mkdir()
     first.rename(second)
     node.start(second)
-    lines = [json.loads(line) for line in node.xpu("events", "--json").stdout.splitlines()]
-    assert [(each["event"], each["name"]) for each in lines] == [
+    assert [(each["event"], each["name"]) for each in node.events()] == [
         ("granted", f"default/{container}"), ("released", f"default/{container}"),
         ("granted", f"other/{container}"),
     ]  # fmt: skip
-    assert len(node.xpu("events", "--container", f"default/{container}").stdout.splitlines()) == 2
+    assert len(node.events("--container", f"default/{container}")) == 2
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
@@ -130,8 +128,7 @@ def test_a_refused_pods_name_is_in_its_event(node: Node, task: Callable[..., Pat
     bundle = task("k8s.io", POD, variables=("XPU_MEM=200G",))
     assert node.oci("create", "--bundle", bundle, bundle.name).returncode != 0
     shutil.rmtree(bundle)
-    (line,) = node.xpu("events", "--container", "ml/trainer-0/cuda", "--json").stdout.splitlines()
-    told = json.loads(line)
+    (told,) = node.events("--container", "ml/trainer-0/cuda")
     assert (told["event"], told["container_id"]) == ("refused", bundle.name)
 
 

@@ -7,19 +7,16 @@ import os
 import pty
 import re
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from support.sharing_time import until
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
+from ..inside import allocated
 from ..terminal import Terminal, plain, printed
 from .test_names import POD, TASKS
 
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
 COLOUR = "\x1b["
 
 
@@ -87,7 +84,7 @@ def test_explain_lists_mounts_only_where_asked(node: Node) -> None:
     brief = node.xpu("explain", "-e", "XPU_MEM=4G").stdout
     assert "libcuda" not in brief and ": -v lists them" in brief
     assert "libcuda" in node.xpu("explain", "-v", "-e", "XPU_MEM=4G").stdout
-    assert "libcuda" in json.dumps(json.loads(node.xpu("explain", "--json", "-e", "XPU_MEM=4G").stdout))
+    assert "libcuda" in str(node.explained("-e", "XPU_MEM=4G"))
 
 
 def test_ids_alone_and_templates_are_for_scripts(node: Node, bundles: Bundles) -> None:
@@ -153,9 +150,7 @@ def test_two_forms_at_once_are_refused(node: Node) -> None:
 
 def test_devices_show_the_use_by_any_process(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    bundle = bundles("XPU_MEM=4G", args=["cuda-probe", "alloc", "3000", "--hold"])
-    node.start(bundle)
-    until(lambda: "MiB free" in (bundle / "output").read_text(), "memory is held")
+    allocated(node, bundles("XPU_MEM=4G", args=["cuda-probe", "alloc", "3000", "--hold"]))
     (device,) = node.json("devices")
     assert device["memory_used_bytes"] >= 3000 << 20
     assert device["utilization_percent"] == 0
@@ -193,18 +188,10 @@ def test_devices_can_be_watched_too(node: Node, bundles: Bundles) -> None:
 def test_a_user_who_may_not_read_the_ledger_is_told_so_in_one_line(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
-    node.folder.chmod(0o755)
     for words in (["ps"], ["ps", "-q"], ["devices"], ["inspect", container], ["top"], ["events"],
                   ["explain", "-e", "XPU_MEM=4G"], ["set", container, "--mem", "2G"]):  # fmt: skip
-        done = subprocess.run(
-            [node.prefix / "bin" / "xpu", *words],
-            env=node.environ,
-            capture_output=True,
-            text=True,
-            user=65534,
-            group=65534,
-            extra_groups=[],
-        )
+        with node.as_user():
+            done = node.xpu(*words, check=False)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
             f"xpu: cannot open the ledger {node.run_dir}/ledger.db: Permission denied: "
@@ -212,30 +199,16 @@ def test_a_user_who_may_not_read_the_ledger_is_told_so_in_one_line(node: Node, b
         )
 
 
-def test_the_shell_completes_ids_and_names(node: Node, container: str) -> None:
-    def offered(words: str, incomplete: str) -> list[str]:
-        position = str(len(words.split()))
-        done = subprocess.run(
-            [node.prefix / "bin" / "xpu"],
-            env={
-                **node.environ,
-                "_XPU_COMPLETE": "bash_complete",
-                "COMP_WORDS": f"{words} {incomplete}",
-                "COMP_CWORD": position,
-            },
-            capture_output=True,
-            text=True,
-        )
-        return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
-
+def test_the_shell_completes_commands_ids_and_names(node: Node, container: str) -> None:
+    assert node.completed("runt") == ["runtime"]
     name = f"ml/{'t' * 60}/cuda"
-    for command in ("inspect", "set", "release", "events --container"):
-        assert offered(f"xpu {command}", "") == [container, name]
-        assert offered(f"xpu {command}", "ml/") == [name]
-        assert offered(f"xpu {command}", container[:3]) == [container]
-    assert "0:0" in offered("xpu events --device", "")
+    for words in (["inspect"], ["set"], ["release"], ["events", "--container"]):
+        assert node.completed(*words, "") == [container, name]
+        assert node.completed(*words, "ml/") == [name]
+        assert node.completed(*words, container[:3]) == [container]
+    assert "0:0" in node.completed("events", "--device", "")
     node.environ["XPU_RUN_DIR"] = str(node.folder / "nothing")
-    assert offered("xpu inspect", "") == offered("xpu events --device", "") == []
+    assert node.completed("inspect", "") == node.completed("events", "--device", "") == []
 
 
 def test_bash_completes_names_with_its_own_marks_in_them(node: Node) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
-import signal
-import time
 from typing import Any
 
 import pytest
 
 from support.sharing_time import Bundles, Make, Serve, until
 
-from ..conftest import Node
+from ..conftest import SLEEP, Node
+from ..findings import examine
 from ..terminal import Terminal
 
 
@@ -37,7 +35,6 @@ def test_a_full_screen_is_drawn_live_and_the_terminal_is_given_back(
         terminal.press("s")
         until(lambda: any("by asked" in line for line in terminal.page()), "another order")
         terminal.resize(40, 6)
-        os.kill(terminal.process.pid, signal.SIGWINCH)
         until(lambda: len(terminal.page()) == 6 and max(map(len, terminal.page())) <= 40, "the new size")
         terminal.press("q")
         assert terminal.ended() == 0
@@ -95,7 +92,6 @@ def test_80_columns_have_all_and_a_narrower_window_says_what_it_lacks(
         assert not any("wider" in line for line in page)
         for columns, lacks in ((74, 1), (58, 3), (40, 4)):
             terminal.resize(columns, 24)
-            os.kill(terminal.process.pid, signal.SIGWINCH)
             left_out = ["PRIO", "SCHED", "MAY", "ASKED"][:lacks]
             shown = [each for each in heads if each not in left_out]
             until(functools.partial(lambda shown: head(terminal) == shown, shown), f"{columns} columns")
@@ -116,11 +112,9 @@ def test_in_a_window_of_few_rows_containers_go_before_hints(node: Node, capped: 
         assert len(page) <= 8
         assert not any("wider" in line or "higher" in line or "agent" in line for line in page)
         terminal.resize(40, 6)
-        os.kill(terminal.process.pid, signal.SIGWINCH)
         until(lambda: shown(terminal) == 2 and len(terminal.page()) == 6, "as many as fit")
         assert terminal.page()[-1].startswith("1 more line: make the window higher")
         terminal.resize(40, 24)
-        os.kill(terminal.process.pid, signal.SIGWINCH)
         until(lambda: any("make the window wider" in line for line in terminal.page()), "there is room")
         assert shown(terminal) == 3
 
@@ -128,7 +122,7 @@ def test_in_a_window_of_few_rows_containers_go_before_hints(node: Node, capped: 
 def test_containers_without_a_cap_show_what_the_driver_tells(node: Node, with_load: Bundles) -> None:
     node.sim("1xT4-R580")
     words = ["/load/share-load", "async", "kernel=5ms", "seconds=600", "log=/log"]
-    idle = node.start(with_load("XPU_MEM=1G", args=["sleep", "1000"]))
+    idle = node.start(with_load("XPU_MEM=1G", args=SLEEP))
 
     def got() -> dict[str, float | None]:
         (device,) = node.json("top", "--interval", "0.5")["devices"]
@@ -189,7 +183,7 @@ def test_what_the_driver_does_not_tell_is_a_dash_with_the_reason(
     topology = node.folder / "silent.yaml"
     topology.write_text(f"driver: R580\ngpus: [{{model: T4, fail: {{{fails}}}}}]")
     node.sim(topology)
-    container = node.start(bundles("XPU_MEM=1G", args=["sleep", "1000"]))
+    container = node.start(bundles("XPU_MEM=1G", args=SLEEP))
     if not fails:
         node.xpu("sim", "down")
     rows = [row for each in node.json("top", "--interval", "0.1")["devices"] for row in each["containers"]]
@@ -214,26 +208,18 @@ def test_a_page_that_is_cut_off_is_told(node: Node, capped: Make, page: str) -> 
     assert notes[cut.id] in node.xpu("top", "--once", "--interval", "0.1").stdout
     (problem,) = node.json("inspect", cut.id)["problems"]
     assert problem == notes[cut.id]
-    told = json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
-    (finding,) = [each for each in told if what in each["text"]]
+    (finding,) = [each for each in examine(node)[0] if what in each["text"]]
     assert finding["todo"] == "start the container again"
 
 
-def test_devices_that_not_everybody_gets_say_why(node: Node) -> None:
+def test_a_node_without_containers_shows_its_devices_and_why_not_everybody_gets_them(node: Node) -> None:
     node.sim("2xT4")
     node.xpu("drain", "0", "--reason", "fan")
     node.xpu("reserve", "1", "--for", "team-a")
-    lines = node.xpu("top", "--once", "--interval", "0.1").stdout.splitlines()
-    assert [line for line in lines if line.startswith("    ")] == [
-        "    drained: fan",
-        "    reserved for team-a",
-    ]
-
-
-def test_a_node_without_containers(node: Node) -> None:
-    node.sim("2xT4")
-    began = time.monotonic()
     text = node.xpu("top", "--once", "--interval", "0.1").stdout
     assert "2 GPUs   0 containers   0 waiting" in text
     assert text.count("in use") == 2
-    assert time.monotonic() - began < 30
+    assert [line for line in text.splitlines() if line.startswith("    ")] == [
+        "    drained: fan",
+        "    reserved for team-a",
+    ]

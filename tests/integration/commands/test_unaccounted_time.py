@@ -7,8 +7,8 @@ import socket
 
 from support.sharing_time import until
 
-from ..conftest import Node
-from .test_inspect import Bundles, of_slice, old_driver
+from ..conftest import Bundles, Node
+from .test_inspect import of_slice, old_driver
 
 
 def test_time_that_goes_round_the_cap_is_marked_and_told_of(

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
+from ..findings import examine
+from ..inside import privileged
 from ..refusals import refused
-
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
-
-
-def privileged(spec: dict[str, Any]) -> None:
-    spec["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
 
 
 def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
@@ -27,8 +16,7 @@ def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
 
 
 def marks_findings(node: Node) -> list[tuple[str, str]]:
-    found = json.loads(node.xpu("doctor", "--json", check=False).stdout)["findings"]
-    return [(each["state"], each["text"]) for each in found if each["check"] == "marks"]
+    return [(each["state"], each["text"]) for each in examine(node)[0] if each["check"] == "marks"]
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
@@ -58,23 +46,6 @@ def test_a_drained_device_keeps_its_slices_and_gets_no_new_ones(
     assert node.run(named).returncode == 0
 
 
-def test_it_stays_drained_over_a_reboot_and_when_it_is_gone(node: Node) -> None:
-    node.sim("2xT4")
-    uuid = node.json("devices")[0]["uuid"]
-    node.xpu("drain", uuid)
-    node.xpu("sim", "down")
-    for path in node.run_dir.iterdir():
-        if path.name != "state":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    node.sim("2xT4")
-    assert states(node) == {0: ("", 0), 1: (None, 0)}
-    node.xpu("sim", "down")
-    node.sim("2xH200")
-    assert all(drained is None for drained, _ in states(node).values())
-    assert uuid in node.xpu("undrain", uuid).stdout
-    assert "is not drained" in node.xpu("undrain", "0", check=False).stderr
-
-
 def test_a_drained_gpu_stands_for_its_partitions(node: Node) -> None:
     node.sim("2xA100-MIG")
     node.xpu("drain", "0")
@@ -91,8 +62,7 @@ def test_a_drained_gpu_stands_for_its_partitions(node: Node) -> None:
     assert f"(until xpu undrain {gpu})" in " ".join(refusal.split())
     node.xpu("undrain", gpu)
     assert states(node)["0:0"][0] is None
-    told = [json.loads(line) for line in node.xpu("events", "--json", "--device", "0").stdout.splitlines()]
-    assert [each["event"] for each in told] == ["drained", "undrained"]
+    assert [each["event"] for each in node.events("--device", "0")] == ["drained", "undrained"]
 
 
 @pytest.mark.parametrize(

@@ -8,34 +8,26 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from datetime import datetime
 
 import pytest
 
 from support import GIB
+from support.sharing_time import until
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
 from ..refusals import refused
-
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
-
-
-def events(node: Node, *options: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in node.xpu("events", "--json", *options).stdout.splitlines()]
 
 
 def kinds(node: Node, *options: str) -> list[str]:
-    return [each["event"] for each in events(node, *options)]
+    return [each["event"] for each in node.events(*options)]
 
 
 @pytest.mark.parametrize("mode", ["hook", "spec"])
 def test_all_that_happens_to_a_slice_is_told_in_its_order(node: Node, bundles: Bundles, mode: str) -> None:
     node.configure(f"mode: {mode}")
     node.sim("2xT4-R580")
-    assert events(node) == []
+    assert node.events() == []
     container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
     node.xpu("set", container, "--mem", "6G")
     too_much = bundles("XPU_MEM=12G", "XPU_VISIBLE_DEVICES=0")
@@ -43,7 +35,7 @@ def test_all_that_happens_to_a_slice_is_told_in_its_order(node: Node, bundles: B
     wrong = bundles("XPU_MEM=4")
     refused(node, wrong)
     node.remove(container)
-    found = events(node)
+    found = node.events()
     names = [(each["event"], each["container_id"]) for each in found]
     assert names == [
         ("granted", container),
@@ -58,7 +50,7 @@ def test_all_that_happens_to_a_slice_is_told_in_its_order(node: Node, bundles: B
     assert resized["devices"][0]["memory_bytes"] == released["devices"][0]["memory_bytes"] == 6 * GIB
     assert refusal["reason"] == why
     assert [each["id"] for each in found] == sorted(each["id"] for each in found)
-    assert all(abs(time.time() - time.mktime(_utc(each["time"]))) < 120 for each in found)
+    assert all(abs(time.time() - datetime.fromisoformat(each["time"]).timestamp()) < 120 for each in found)
 
 
 def test_how_time_is_shared_is_an_event_where_it_changes(node: Node, bundles: Bundles) -> None:
@@ -66,7 +58,7 @@ def test_how_time_is_shared_is_an_event_where_it_changes(node: Node, bundles: Bu
     container = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP))
     for words in (["--sched", "burst"], ["--sched", "burst"], ["--priority", "high", "--cores", "40"]):
         node.xpu("set", container, *words)
-    found = [(each["devices"][0]["cores"], each["reason"]) for each in events(node)]
+    found = [(each["devices"][0]["cores"], each["reason"]) for each in node.events()]
     assert found == [
         (30, None),
         (30, "GPU 0: shared as burst, at normal priority"),
@@ -76,12 +68,6 @@ def test_how_time_is_shared_is_an_event_where_it_changes(node: Node, bundles: Bu
     assert kinds(node) == ["granted", *["resized"] * 3]
 
 
-def _utc(text: str) -> time.struct_time:
-    import calendar
-
-    return time.localtime(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
-
-
 def test_a_container_that_dies_without_notice_is_reaped_and_one_that_could_not_start_failed(
     node: Node, bundles: Bundles
 ) -> None:
@@ -89,16 +75,14 @@ def test_a_container_that_dies_without_notice_is_reaped_and_one_that_could_not_s
     container = node.start(bundles("XPU_MEM=4G", args=SLEEP))
     (grant,) = node.grants()
     os.kill(grant.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while kinds(node, "--container", container)[-1] != "reaped":
-        assert time.monotonic() < deadline
-        node.xpu("gc")
+    until(lambda: "gave back" in node.xpu("gc").stdout, "it has ended")
+    assert kinds(node, "--container", container)[-1] == "reaped"
     # If the slices' folder cannot be written, the container does not start, and its grant is given back.
     (node.run_dir / "slices").rename(node.run_dir / "before")
     (node.run_dir / "slices").write_text("")
     broken = bundles("XPU_MEM=4G")
     why = refused(node, broken)
-    found = events(node, "--container", broken.name)
+    found = node.events("--container", broken.name)
     assert [each["event"] for each in found][-1] == "failed" and found[-1]["reason"] == why
     assert {each["event"] for each in found} <= {"granted", "released", "failed"}
     assert node.grants() == []
@@ -112,7 +96,7 @@ def test_events_of_drains_and_events_of_one_device(node: Node, bundles: Bundles)
     uuids = [each["uuid"] for each in node.json("devices")]
     assert kinds(node, "--device", uuids[1]) == kinds(node, "--device", "1") == ["drained", "undrained"]
     assert kinds(node, "--device", "0") == kinds(node, "--container", container[:8]) == ["granted"]
-    assert events(node, "--device", uuids[1][:12])[0]["reason"] == "fan"
+    assert node.events("--device", uuids[1][:12])[0]["reason"] == "fan"
     # Two characters are no beginning of an id: they may be another container's name.
     for missing in (("--device", "7"), ("--container", "nosuch"), ("--container", container[:2])):
         assert (
@@ -153,16 +137,3 @@ def test_follow_tells_what_happens_from_then_on(node: Node, bundles: Bundles) ->
         finally:
             guard.cancel()
             follower.kill()
-
-
-def test_a_ledger_without_events_is_no_error_and_gets_them(node: Node, bundles: Bundles) -> None:
-    """As an earlier version of this runtime has left it."""
-    import sqlite3
-
-    node.sim("1xT4")
-    node.start(bundles("XPU_MEM=4G", args=SLEEP))
-    with sqlite3.connect(node.run_dir / "ledger.db") as db:
-        db.execute("DROP TABLE events")
-    assert events(node) == []
-    node.start(bundles("XPU_MEM=4G", args=SLEEP))
-    assert kinds(node) == ["granted"]

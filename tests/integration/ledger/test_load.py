@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,16 +13,14 @@ import pytest
 from support import GIB
 from support.bundles import copy_root
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
 
 
 @pytest.mark.parametrize("topology", ["4xT4", "4xT4-R580"])
-def test_a_hundred_creates_at_once_get_exactly_what_fits(
-    node: Node, bundles: Callable[..., Path], topology: str
-) -> None:
+def test_a_hundred_creates_at_once_get_exactly_what_fits(node: Node, bundles: Bundles, topology: str) -> None:
     node.configure("mode: hook")
     node.sim(topology)
-    pattern = bundles("XPU_MEM=1G", args=["sleep", "1000"])
+    pattern = bundles("XPU_MEM=1G", args=SLEEP)
     copies = []
     for number in range(100):
         copy = pattern.with_name(f"{pattern.name}-{number}")

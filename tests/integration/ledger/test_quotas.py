@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
@@ -12,21 +11,20 @@ from typing import Any
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
 from ..findings import assert_fine
+from ..inside import privileged
 from ..refusals import refused
 
-Bundles = Callable[..., Path]
 Change = Callable[[dict[str, Any]], None]
-SLEEP = ["sleep", "1000"]
 TEAM = "name: a, match: {annotation: example.com/team, value: a}"
 
 
-def of_team(name: str, privileged: bool = False) -> Change:
+def of_team(name: str, *changes: Change) -> Change:
     def change(spec: dict[str, Any]) -> None:
         spec["annotations"] = {"example.com/team": name}
-        if privileged:
-            spec["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
+        for each in changes:
+            each(spec)
 
     return change
 
@@ -41,14 +39,9 @@ def quotas(node: Node, *each: str, more: str = "") -> None:
     node.configure(f"{more}\npolicy: {{quotas: [{', '.join(f'{{{quota}}}' for quota in each)}]}}\n")
 
 
-def explained(node: Node, *words: str) -> tuple[int, dict[str, Any]]:
-    done = node.xpu("explain", "--json", *words, check=False)
-    return done.returncode, json.loads(done.stdout)
-
-
 def counted(node: Node, *words: str) -> str:
     """The granted part of the one quota that such a request counts to."""
-    status, told = explained(node, "-e", "XPU_MEM=1M", "-e", "XPU_CORES=5", *words)
+    status, told = node.explained("-e", "XPU_MEM=1M", "-e", "XPU_CORES=5", *words)
     assert status == 0, told
     found: list[str] = [note for note in told["notes"] if note.startswith("quota ")]
     assert len(found) == 1
@@ -60,7 +53,7 @@ def test_containers_of_a_quota_get_no_more_than_it_allows(node: Node, bundles: B
     quotas(node, f"{TEAM}, max_slices: 3, max_memory: 5G, max_cores: 150", more=f"mode: {mode}")
     node.sim("2xT4")
     first = node.start(bundles("XPU_MEM=4G", "XPU_CORES=30", args=SLEEP, change=of_team("a")))
-    told = refused(node, bundles("XPU_MEM=2G", "XPU_CORES=5", change=of_team("a", privileged=True)))
+    told = refused(node, bundles("XPU_MEM=2G", "XPU_CORES=5", change=of_team("a", privileged)))
     assert told == "refused: quota a (annotation example.com/team=a): 1G of 5G of memory left, 2G requested"
     told = refused(node, bundles("XPU_MEM=1M,1M,1M", "XPU_COUNT=3", change=of_team("a")))
     assert "3 devices are requested" in told  # the node's own lack comes first
@@ -73,14 +66,17 @@ def test_containers_of_a_quota_get_no_more_than_it_allows(node: Node, bundles: B
     node.start(bundles("XPU_MEM=4G", args=SLEEP, change=of_team("b")))
     node.remove(first)
     node.start(bundles("XPU_MEM=4G", "XPU_CORES=50", args=SLEEP, change=of_team("a")))
-    events = [json.loads(line) for line in node.xpu("events", "--json").stdout.splitlines()]
-    reasons = [each["reason"] for each in events if each["event"] == "refused"]
+    reasons = [each["reason"] for each in node.events() if each["event"] == "refused"]
     assert "refused: quota a (annotation example.com/team=a): 1G of 5G" in reasons[0]
     assert_fine(node, "ledger")
 
 
 def test_explain_tells_what_a_request_counts_to_and_why_not(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
+    for most, nearest in (("6GiB", None), ("15GiB", {"XPU_MEM": "15G"})):
+        quotas(node, f"{TEAM}, max_memory: {most}")
+        status, told = node.explained("--annotation", "example.com/team=a", "-e", "XPU_MEM=16G")
+        assert (status, told["refusal"]["nearest"]) == (3, nearest)  # it is within the quota too
     quotas(
         node,
         f"{TEAM}, max_slices: 3, max_memory: 5G, max_cores: 150",
@@ -97,24 +93,14 @@ def test_explain_tells_what_a_request_counts_to_and_why_not(node: Node, bundles:
         == "1 of 3 slices, 4G of 5G of memory, 30% of 150% of cores"
     )
     node.xpu("set", grant.container_id, "--mem", "6G", "--cores", "40")  # the operator's word
-    status, told = explained(node, "-e", "XPU_MEM=1M", "--annotation", "example.com/team=a")
+    status, told = node.explained("-e", "XPU_MEM=1M", "--annotation", "example.com/team=a")
     assert (status, told["refusal"]["code"]) == (3, "over-quota")
     assert "0M of 5G of memory left, 1M requested" in told["refusal"]["message"]
     for other in ("team=a", "example.com/team=b", "example.com/team="):
-        told = explained(node, "-e", "XPU_MEM=1M", "--annotation", other)[1]
+        told = node.explained("-e", "XPU_MEM=1M", "--annotation", other)[1]
         assert any(note.startswith("no quota of policy.quotas matches") for note in told["notes"])
     assert counted(node, str(bundles(change=in_user_namespace))) == "0 of 1 slices"
     assert node.xpu("explain", "--annotation", "team", check=False).returncode == 2
-
-
-@pytest.mark.parametrize(("most", "nearest"), [("6GiB", None), ("15GiB", {"XPU_MEM": "15G"})])
-def test_the_offered_alternative_is_within_the_quota_too(
-    node: Node, most: str, nearest: dict[str, str] | None
-) -> None:
-    node.sim("1xT4")
-    quotas(node, f"{TEAM}, max_memory: {most}")
-    status, told = explained(node, "--annotation", "example.com/team=a", "-e", "XPU_MEM=16G")
-    assert (status, told["refusal"]["nearest"]) == (3, nearest)
 
 
 def test_a_running_container_tells_its_quotas_and_how_much_of_them_is_granted(
@@ -167,7 +153,7 @@ def test_a_user_namespace_counts_by_the_uid_of_its_root(
     node.start(bundle)
     node.start(bundles("XPU_MEM=1G", args=SLEEP))
     other = bundles("XPU_MEM=1G", change=in_user_namespace)
-    assert explained(node, str(other))[0] == (3 if counts else 0)
+    assert node.explained(str(other))[0] == (3 if counts else 0)
 
 
 def test_a_container_that_died_without_notice_no_longer_counts(node: Node, bundles: Bundles) -> None:
@@ -204,10 +190,9 @@ def test_grants_and_releases_of_an_earlier_version_do_not_count(node: Node, bund
     assert counted(node, *annotation) == "0 of 2 slices"
     container = node.start(bundles("XPU_MEM=1G", args=SLEEP, change=of_team("a")))
     assert counted(node, *annotation) == "1 of 2 slices"
-    with sqlite3.connect(node.run_dir / "ledger.db") as db:
-        rows = db.execute("SELECT id FROM grants WHERE container_id = ?", (container,)).fetchall()
-        for table, key in (("slices", "grant_id"), ("grants", "id")):
-            db.execute(f"DELETE FROM {table} WHERE {key} = ?", rows[0])
+    (number,) = (each.id for each in node.grants() if each.container_id == container)
+    node.change_ledger("DELETE FROM slices WHERE grant_id = ?", (number,))
+    node.change_ledger("DELETE FROM grants WHERE id = ?", (number,))
     assert counted(node, *annotation) == "0 of 2 slices"
     node.start(bundles("XPU_MEM=1G", args=SLEEP, change=of_team("a")))
     assert counted(node, *annotation) == "1 of 2 slices"

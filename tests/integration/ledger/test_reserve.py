@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..conftest import Node
+from ..conftest import SLEEP, Bundles, Node
 from ..findings import assert_fine, found
+from ..inside import privileged
 from ..refusals import refused
 
-Bundles = Callable[..., Path]
-SLEEP = ["sleep", "1000"]
 NAMES = "letters, digits, '.', '_' and '-', at most 63, the first a letter or digit"
-
-
-def privileged(spec: dict[str, Any]) -> None:
-    spec["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
 
 
 def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
@@ -31,10 +22,8 @@ def states(node: Node) -> dict[int | str, tuple[str | None, int]]:
 
 def asked(node: Node, *variables: str, status: int = 0) -> dict[str, Any]:
     """`xpu explain`'s output for a request."""
-    options = [word for variable in variables for word in ("-e", variable)]
-    done = node.xpu("explain", "--json", *options, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
+    found, told = node.explained(*(word for variable in variables for word in ("-e", variable)))
+    assert found == status, told
     return told
 
 
@@ -69,8 +58,7 @@ def test_a_reserved_device_keeps_its_slices_and_goes_only_to_containers_that_nam
     assert states(node) == {0: (None, 2), 1: (None, 1)}
     assert node.run(plain).returncode == 0
     uuid = node.json("devices")[0]["uuid"]
-    lines = node.xpu("events", "--json", "--device", uuid).stdout.splitlines()
-    events = [json.loads(line) for line in lines]
+    events = node.events("--device", uuid)
     changes = [(each["event"], each["reason"]) for each in events if "reserved" in each["event"]]
     assert changes == [("reserved", "for team-a: course"), ("unreserved", None)]
 
@@ -115,24 +103,27 @@ def test_all_devices_are_all_of_the_reservation(node: Node) -> None:
     assert told["message"] == "all 4 devices are requested, and policy.max_count allows 2"
 
 
-def test_it_stays_reserved_over_a_reboot_and_when_it_is_gone(node: Node) -> None:
+def test_marks_stay_over_a_reboot_and_when_the_device_is_gone(node: Node) -> None:
     node.sim("2xT4")
     uuid = node.json("devices")[0]["uuid"]
+    node.xpu("drain", uuid)
     node.xpu("reserve", uuid, "--for", "team-a")
     node.xpu("sim", "down")
     for path in node.run_dir.iterdir():
         if path.name != "state":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     node.sim("2xT4")
-    assert states(node) == {0: ("team-a", 0), 1: (None, 0)}
+    marks = [(each["drained"], each["reserved_for"]) for each in node.json("devices")]
+    assert marks == [("", "team-a"), (None, None)]
     assert_fine(node, "marks")
     node.xpu("sim", "down")
     node.sim("2xH200")
-    assert all(name is None for name, _ in states(node).values())
-    assert f"xpu unreserve {uuid}" in found(node, "warning", "marks", f"{uuid} is reserved")["todo"]
-    assert uuid in node.xpu("unreserve", uuid).stdout
+    assert {(each["drained"], each["reserved_for"]) for each in node.json("devices")} == {(None, None)}
+    for undo, mark in (("undrain", "drained"), ("unreserve", "reserved")):
+        assert f"xpu {undo} {uuid}" in found(node, "warning", "marks", f"{uuid} is {mark}")["todo"]
+        assert uuid in node.xpu(undo, uuid).stdout
+        assert f"0 is not {mark}" in node.xpu(undo, "0", check=False).stderr
     assert_fine(node, "marks")
-    assert "0 is not reserved" in node.xpu("unreserve", "0", check=False).stderr
 
 
 def test_a_gpu_stands_for_its_partitions_except_one_reserved_by_itself(node: Node) -> None:
@@ -208,33 +199,23 @@ def test_devices_with_unreadable_marks_are_given_to_nobody(node: Node, bundles: 
     assert states(node)[0] == (None, 0)
 
 
-def offered(node: Node, *words: str) -> list[str]:
-    """bash's suggestions for the last of these words."""
-    asked = {"COMP_WORDS": " ".join(["xpu", *words]), "COMP_CWORD": str(len(words))}
-    environ = {**node.environ, "_XPU_COMPLETE": "bash_complete", **asked}
-    command = [node.prefix / "bin" / "xpu"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
-
-
 def test_the_shell_completes_devices_and_names(node: Node) -> None:
-    assert offered(node, "drain", "") == offered(node, "unreserve", "") == []
+    assert node.completed("drain", "") == node.completed("unreserve", "") == []
     kind = "yoyoworks.com/xpu="
-    assert offered(node, "explain", "--device", "") == [
+    assert node.completed("explain", "--device", "") == [
         f"{kind}{name}" for name in ("slice", "2g", "4g", "8g")
     ]
     node.sim("2xT4")
     first, second = (each["uuid"] for each in node.json("devices"))
-    assert offered(node, "explain", "--device", f"{kind}GPU") == [f"{kind}{first}", f"{kind}{second}"]
-    assert offered(node, "reserve", "") == ["0", "1", first, second]
-    assert offered(node, "drain", first[:-1]) == [first]
+    assert node.completed("explain", "--device", f"{kind}GPU") == [f"{kind}{first}", f"{kind}{second}"]
+    assert node.completed("reserve", "") == ["0", "1", first, second]
+    assert node.completed("drain", first[:-1]) == [first]
     node.xpu("reserve", "0", "--for", "team-a", "--reason", "two\nlines, and a comma")
     node.xpu("drain", "1")
-    assert offered(node, "unreserve", "") == [first]
-    assert offered(node, "undrain", "") == [second]
-    assert offered(node, "reserve", "1", "--for", "t") == ["team-a"]
+    assert node.completed("unreserve", "") == [first]
+    assert node.completed("undrain", "") == [second]
+    assert node.completed("reserve", "1", "--for", "t") == ["team-a"]
     (node.run_dir / "state" / "reserved" / "a\nb").write_text("\x1b[31m\n")
-    assert offered(node, "unreserve", "") == [first]
+    assert node.completed("unreserve", "") == [first]
     (node.run_dir / "state" / "reserved" / "x").mkdir()
-    assert offered(node, "unreserve", "") == []
+    assert node.completed("unreserve", "") == []

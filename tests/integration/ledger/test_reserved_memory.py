@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from support import MIB
-from support.sharing_time import until
 
-from ..conftest import Node
+from ..conftest import Bundles, Node
+from ..inside import allocated
 
-Bundles = Callable[..., Path]
 #: MiB of the simulated H200: all that containers can have together, half of it, and a context's memory.
 TOGETHER, HALF, CONTEXT = 143156, 71578, 518
 
@@ -34,11 +30,10 @@ def test_two_slices_that_fill_a_card_can_both_be_filled(
     fill = ["cuda-probe", "alloc", str(HALF - CONTEXT), "--hold"]
     both = [bundles(f"XPU_MEM={asked}", "XPU_VISIBLE_DEVICES=0", args=fill) for _ in range(2)]
     for bundle in both:
-        node.start(bundle)
-        output = bundle / "output"
-        until(lambda output=output: "free of" in output.read_text(), "the probe has allocated")  # type: ignore[misc]
-        assert f"allocating {HALF - CONTEXT} MiB: CUDA_SUCCESS\n" in output.read_text()
-        assert f"device 0: 0 MiB free of {HALF} MiB\n" in output.read_text()
+        allocated(node, bundle)
+        told = (bundle / "output").read_text()
+        assert f"allocating {HALF - CONTEXT} MiB: CUDA_SUCCESS\n" in told
+        assert f"device 0: 0 MiB free of {HALF} MiB\n" in told
     first, second = node.json("devices")
     assert first["memory_used_bytes"] == first["memory_granted_bytes"] == TOGETHER * MIB
     assert second["memory_used_bytes"] == 0

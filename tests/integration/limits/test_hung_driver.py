@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,20 +14,9 @@ import pytest
 from support import GIB
 from support.sharing_time import until
 
-from ..agent_http import sim_driver
 from ..conftest import Bundles, Node, processes_of
 
 SLEEP = ["sleep", "1000"]
-
-
-@contextmanager
-def hanging(node: Node) -> Iterator[None]:
-    (driver,) = sim_driver(node)
-    os.kill(driver, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(driver, signal.SIGCONT)
 
 
 def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(node: Node, bundles: Bundles) -> None:
@@ -41,7 +28,7 @@ def test_a_driver_that_hangs_leaves_the_lists_of_slices_and_devices(node: Node, 
         return node.xpu(*words, check=False)
 
     # Side by side, because each waits for seconds. Metrics wait longest.
-    with hanging(node), ThreadPoolExecutor() as pool:
+    with node.hanging_driver(), ThreadPoolExecutor() as pool:
         longest = pool.submit(ask, "metrics")
         asked = [("ps",), ("devices",), ("top", "--once"), ("inspect", container)]
         asked.append(("set", container, "--mem", "1G"))
@@ -85,7 +72,7 @@ def test_a_command_that_is_ended_leaves_nothing_in_the_driver(
     def asking() -> list[str]:
         return [each for each in processes_of(node) if f"xpu {words[0]} " in each]
 
-    with hanging(node):
+    with node.hanging_driver():
         process = subprocess.Popen(command, env=node.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         until(lambda: len(asking()) == 2, "it asks")
         process.send_signal(number)
@@ -100,7 +87,7 @@ def test_slices_of_ended_containers_are_given_back(node: Node, bundles: Bundles)
     (grant,) = node.grants()
     os.kill(grant.pid, signal.SIGKILL)
     until(lambda: node.json("ps")[0]["state"] == "dead", "it has ended")
-    with hanging(node):
+    with node.hanging_driver():
         done = node.xpu("gc", check=False)
     assert (done.returncode, done.stdout) == (0, f"{grant.container_id}: gave back 2G of GPU 0\n")
     assert done.stderr.startswith("xpu: limits of released slices may still be in force: the driver")
@@ -119,7 +106,7 @@ def test_a_dead_container_whose_limit_the_driver_holds_keeps_no_command(
     os.kill(grant.pid, signal.SIGKILL)
     until(lambda: "dead" in [each["state"] for each in node.json("ps")], "it has ended")
     command, *options = words
-    with hanging(node):
+    with node.hanging_driver():
         done = node.xpu(command, lives if command == "set" else dead, *options)
     assert done.stderr.startswith("xpu: limits of released slices may still be in force: the driver")
     (entry,) = node.json("ps")
@@ -133,7 +120,7 @@ def test_less_than_is_in_use_perhaps_takes_force(node: Node, bundles: Bundles) -
     node.sim("1xT4-R580")
     container = node.start(bundles("XPU_MEM=2G", args=["cuda-probe", "alloc", "200", "--hold"]))
     until(lambda: node.json("ps")[0]["memory_used_bytes"], "it has allocated")
-    with hanging(node):
+    with node.hanging_driver():
         refused = node.xpu("set", container, "--mem", "1G", check=False)
         assert refused.returncode == 1 and "is not known (the driver did not answer" in refused.stderr
         node.xpu("set", container, "--mem", "1G", "--force")
