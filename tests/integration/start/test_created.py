@@ -10,15 +10,14 @@ import signal
 
 import pytest
 
-from support import created
+from support import created, script
 from support.sharing_time import Serve
 
 from ..conftest import Bundles, Node
 from .workers import workers_are_there
 
 #: runc with its own state folder, whatever --root it gets: another runtime does not know its containers.
-RUNTIME = """#!/bin/sh
-[ "$1" != --root ] || shift 2
+RUNTIME = """[ "$1" != --root ] || shift 2
 exec /usr/sbin/runc --root {0}.state "$@"
 """
 
@@ -34,9 +33,7 @@ def test_it_is_reached_when_new_ones_get_another_runtime(
     mode: str,
     has_agent: bool,
 ) -> None:
-    first = node.folder / "first"
-    first.write_text(RUNTIME.format(first))
-    first.chmod(0o755)
+    first = script(node.folder / "first", RUNTIME.format(node.folder / "first"))
     node.sim("1xT4")
     node.configure(f"mode: {mode}\nlow_level_runtimes: [{first}, runc]\n")
     node.xpu("devices")  # compiles the configuration as well
@@ -61,9 +58,7 @@ def test_it_is_reached_when_new_ones_get_another_runtime(
 
 def test_an_engine_that_ignores_its_children_has_its_container(node: Node, bundles: Bundles) -> None:
     """Which the kernel then does for the shim's as well: the runtimes that it asks."""
-    first = node.folder / "first"
-    first.write_text(RUNTIME.format(first))
-    first.chmod(0o755)
+    first = script(node.folder / "first", RUNTIME.format(node.folder / "first"))
     node.sim("1xT4")
     bundle = bundles("XPU_MEM=25%")
     for runtime in (first, "runc"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support import script
 from xpu_runtime.config.load import load
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.limits import enforce
@@ -158,13 +159,11 @@ def test_a_step_that_fails_takes_back_all_that_was_done_before_it(node: Node, bu
 
 def test_a_container_that_outlives_its_failed_hook_has_nothing_of_ours(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
-    program = node.folder / "forgiving"
-    program.write_text('#!/bin/sh\n"$@" 2>/dev/null && exit 1\nexit 0\n')
-    program.chmod(0o755)
+    program = script(node.folder / "forgiving", '"$@" 2>/dev/null && exit 1\nexit 0')
     run_hooks_through(node, "hook", str(program))
-    script = "cat /proc/self/mountinfo; ls /dev; mknod /dev/n c 195 0; cat /dev/n 2>&1"
+    look = "cat /proc/self/mountinfo; ls /dev; mknod /dev/n c 195 0; cat /dev/n 2>&1"
 
-    bundle = bundles("XPU_MEM=1G", args=["sh", "-c", script], change=may_mknod)
+    bundle = bundles("XPU_MEM=1G", args=["sh", "-c", look], change=may_mknod)
     (bundle / "rootfs/usr/bin/nvidia-smi").mkdir()
     done = node.run(bundle)
     assert done.returncode == 1

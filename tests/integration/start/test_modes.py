@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support import script
+
 from ..conftest import Bundles, Node
 
 #: Everything that a container can see of its slice, without times and numbers of mounts.
@@ -189,12 +191,9 @@ CGROUPS = "/sys/fs/cgroup"
 
 def stand_in(node: Node, says: str) -> Path:
     """runc as a low-level runtime under another name; `calls` has its commands."""
-    program = node.folder / "low-level"
-    program.write_text(
-        f"#!/bin/sh\ncase $1 in --version) echo '{says}'; echo 'spec: 1.1.0'; exit;; esac\n"
-        f'echo "$@" >> {node.folder}/calls\nexec runc "$@"\n'
-    )
-    program.chmod(0o755)
+    version = f"case $1 in --version) echo '{says}'; echo 'spec: 1.1.0'; exit;; esac"
+    log = f'echo "$@" >> {node.folder}/calls'
+    program = script(node.folder / "low-level", f'{version}\n{log}\nexec runc "$@"')
     node.configure(f"low_level_runtimes: [{program}]")
     return program
 
