@@ -63,9 +63,8 @@ static CUresult stop(CUcontext context) {
 
 CUDA_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
+    CUresult result = CUDA_SUCCESS;
     if (!context)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
@@ -83,9 +82,8 @@ CUDA_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice number) 
 
 CUDA_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     CUcontext primary = &primaries[number];
     if (!primary->users)
@@ -100,9 +98,8 @@ CUDA_API CUresult cuDevicePrimaryCtxRelease(CUdevice number) { return cuDevicePr
 
 CUDA_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     CUcontext primary = &primaries[number];
     primary->users = 0;
@@ -116,10 +113,9 @@ CUDA_API CUresult cuDevicePrimaryCtxReset(CUdevice number) { return cuDevicePrim
 
 CUDA_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice number, unsigned int flags) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result == CUDA_SUCCESS)
-        primaries[number].flags = flags;
-    return result;
+    TRY(cuda_device(number, &device));
+    primaries[number].flags = flags;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuDevicePrimaryCtxSetFlags(CUdevice number, unsigned int flags) {
@@ -128,9 +124,7 @@ CUDA_API CUresult cuDevicePrimaryCtxSetFlags(CUdevice number, unsigned int flags
 
 CUDA_API CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned int *flags, int *active) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
     if (!flags || !active)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = primaries[number].flags;
@@ -140,9 +134,7 @@ CUDA_API CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned int *flag
 
 CUDA_API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
     if (!context)
         return CUDA_ERROR_INVALID_VALUE;
     CUcontext made = calloc(1, sizeof *made);
@@ -150,7 +142,7 @@ CUDA_API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevic
         return CUDA_ERROR_OUT_OF_MEMORY;
     made->flags = flags;
     made->users = 1;
-    result = start(made, number, device);
+    CUresult result = start(made, number, device);
     if (result != CUDA_SUCCESS) {
         free(made);
         return result;
@@ -181,13 +173,11 @@ CUDA_API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, 
 }
 
 CUDA_API CUresult cuCtxDestroy_v2(CUcontext context) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!context || context->magic != CONTEXT_MAGIC || context->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
-    result = context->live ? stop(context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CUresult result = context->live ? stop(context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     pthread_mutex_unlock(&lock);
     cuda_not_current(context);
     return result;
@@ -198,11 +188,9 @@ CUDA_API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(conte
 /* One use more of the current context, and one less. After the last it is destroyed. */
 CUDA_API CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
     CUcontext found;
-    CUresult result = cuda_current(&found);
-    if (result == CUDA_SUCCESS && (!context || flags))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&found));
+    if (!context || flags)
+        return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     found->users++;
     pthread_mutex_unlock(&lock);
@@ -212,11 +200,10 @@ CUDA_API CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
 
 CUDA_API CUresult cuCtxDetach(CUcontext context) {
     CUcontext found;
-    CUresult result = cuda_current(&found);
-    if (result == CUDA_SUCCESS && context != found)
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&found));
+    CUresult result = CUDA_SUCCESS;
+    if (context != found)
+        return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     if (!context->users)
         result = CUDA_ERROR_INVALID_CONTEXT;
@@ -230,54 +217,48 @@ CUDA_API CUresult cuCtxDetach(CUcontext context) {
 
 CUDA_API CUresult cuCtxGetFlags(unsigned int *flags) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result == CUDA_SUCCESS && !flags)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *flags = context->flags;
-    return result;
+    TRY(cuda_current(&context));
+    if (!flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = context->flags;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuCtxSetFlags(unsigned int flags) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result == CUDA_SUCCESS)
-        context->flags = flags;
-    return result;
+    TRY(cuda_current(&context));
+    context->flags = flags;
+    return CUDA_SUCCESS;
 }
 
 /* NULL: the current one. */
 static CUresult named(CUcontext *context) {
     if (!*context)
         return cuda_current(context);
-    CUresult result = cuda_ready();
-    if (result == CUDA_SUCCESS && ((*context)->magic != CONTEXT_MAGIC || !cuda_is_live(*context)))
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    return result;
+    TRY(cuda_ready());
+    if ((*context)->magic != CONTEXT_MAGIC || !cuda_is_live(*context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
-    CUresult result = named(&context);
-    if (result == CUDA_SUCCESS && !id)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *id = context->unique;
-    return result;
+    TRY(named(&context));
+    if (!id)
+        return CUDA_ERROR_INVALID_VALUE;
+    *id = context->unique;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version) {
-    CUresult result = named(&context);
-    if (result == CUDA_SUCCESS && !version)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *version = context->version;
-    return result;
+    TRY(named(&context));
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = context->version;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuCtxSynchronize(void) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result == CUDA_SUCCESS)
-        result = cuda_context_wait(context);
-    return result;
+    TRY(cuda_current(&context));
+    return cuda_context_wait(context);
 }

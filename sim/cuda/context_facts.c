@@ -10,21 +10,20 @@ enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 static CUresult context_of(CUcontext *context) {
     if (!*context)
         return cuda_current(context);
-    CUresult result = cuda_ready();
-    if (result == CUDA_SUCCESS && (*context)->magic != CONTEXT_MAGIC)
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    if (result == CUDA_SUCCESS && !cuda_is_live(*context))
-        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return result;
+    TRY(cuda_ready());
+    if ((*context)->magic != CONTEXT_MAGIC)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!cuda_is_live(*context))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
-    CUresult result = context_of(&context);
-    if (result == CUDA_SUCCESS && !device)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *device = context->device;
-    return result;
+    TRY(context_of(&context));
+    if (!device)
+        return CUDA_ERROR_INVALID_VALUE;
+    *device = context->device;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context) {
@@ -34,9 +33,7 @@ CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context) {
 
 CUDA_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     CUcontext context = NULL;
-    CUresult result = context_of(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_of(&context));
     if (least)
         *least = LEAST_PRIORITY;
     if (greatest)

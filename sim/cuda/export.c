@@ -23,10 +23,9 @@ static CUresult unknown(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 /* The handle of a device's primary context, which need not be active: nothing is retained. */
 static CUresult primary_context(CUcontext *context, CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result == CUDA_SUCCESS)
-        *context = cuda_primary(number);
-    return result;
+    TRY(cuda_device(number, &device));
+    *context = cuda_primary(number);
+    return CUDA_SUCCESS;
 }
 
 /* The fat binary that a program registered, from the wrapper that nvcc makes around it. */
@@ -117,10 +116,9 @@ static const void *const check_table[] = {SIZE(4), ENTRY(unknown), ENTRY(context
  * a number that no other context of the process has. */
 static CUresult context_number(CUcontext context, uint64_t *number) {
     unsigned long long id;
-    CUresult result = cuCtxGetId(context, &id);
-    if (result == CUDA_SUCCESS)
-        *number = id;
-    return result;
+    TRY(cuCtxGetId(context, &id));
+    *number = id;
+    return CUDA_SUCCESS;
 }
 
 /* cuBLAS keeps memory for each stream by such a number, and asks first for the object behind a stream's
@@ -134,10 +132,9 @@ static CUresult stream_behind(CUcontext context, CUstream handle, CUstream *stre
 static CUresult stream_number(CUcontext context, CUstream stream, uint64_t *number) {
     unsigned long long id;
     (void)context;
-    CUresult result = cuStreamGetId(stream, &id);
-    if (result == CUDA_SUCCESS)
-        *number = id;
-    return result;
+    TRY(cuStreamGetId(stream, &id));
+    *number = id;
+    return CUDA_SUCCESS;
 }
 
 enum { CONTEXT_ENTRIES = 77 };

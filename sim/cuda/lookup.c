@@ -100,10 +100,9 @@ CUDA_API CUresult cuGetProcAddress(const char *symbol, void **function, int cuda
     void *address;
     if (!function)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = cuGetProcAddress_v2(symbol, &address, cuda_version, flags, NULL);
-    if (result == CUDA_SUCCESS && !address)
-        result = CUDA_ERROR_NOT_FOUND;
-    if (result == CUDA_SUCCESS)
-        *function = address;
-    return result;
+    TRY(cuGetProcAddress_v2(symbol, &address, cuda_version, flags, NULL));
+    if (!address)
+        return CUDA_ERROR_NOT_FOUND;
+    *function = address;
+    return CUDA_SUCCESS;
 }

@@ -20,19 +20,16 @@ static CUresult both(CUdevice one, CUdevice other) {
 }
 
 CUDA_API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
-    CUresult result = both(device, peer);
-    if (result == CUDA_SUCCESS && !can)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *can = peers(device, peer);
-    return result;
+    TRY(both(device, peer));
+    if (!can)
+        return CUDA_ERROR_INVALID_VALUE;
+    *can = peers(device, peer);
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice source,
                                           CUdevice destination) {
-    CUresult result = both(source, destination);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(both(source, destination));
     if (!value || source == destination)
         return CUDA_ERROR_INVALID_VALUE;
     bool access = attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
@@ -45,21 +42,19 @@ CUDA_API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attr
 }
 
 static CUresult reachable(CUcontext peer, CUcontext *context) {
-    CUresult result = cuda_current(context);
-    if (result == CUDA_SUCCESS && (!peer || peer->magic != CONTEXT_MAGIC))
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    if (result == CUDA_SUCCESS && !peers((*context)->device, peer->device))
-        result = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    return result;
+    TRY(cuda_current(context));
+    if (!peer || peer->magic != CONTEXT_MAGIC)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!peers((*context)->device, peer->device))
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     CUcontext context;
-    CUresult result = reachable(peer, &context);
-    if (result == CUDA_SUCCESS && flags)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(reachable(peer, &context));
+    if (flags)
+        return CUDA_ERROR_INVALID_VALUE;
     uint32_t bit = 1u << peer->device;
     uint32_t before = __atomic_fetch_or(&context->peers, bit, __ATOMIC_RELAXED);
     return before & bit ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
@@ -67,9 +62,7 @@ CUDA_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
 
 CUDA_API CUresult cuCtxDisablePeerAccess(CUcontext peer) {
     CUcontext context;
-    CUresult result = reachable(peer, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(reachable(peer, &context));
     uint32_t bit = 1u << peer->device;
     uint32_t before = __atomic_fetch_and(&context->peers, ~bit, __ATOMIC_RELAXED);
     return before & bit ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
@@ -79,9 +72,7 @@ CUDA_API CUresult cuCtxDisablePeerAccess(CUcontext peer) {
 CUDA_API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
     unsigned int domain = 0, bus, slot;
     int count;
-    CUresult result = cuDeviceGetCount(&count);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuDeviceGetCount(&count));
     if (!device || !id ||
         (sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3 && sscanf(id, "%x:%x", &bus, &slot) != 2))
         return CUDA_ERROR_INVALID_VALUE;

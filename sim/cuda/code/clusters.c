@@ -37,8 +37,7 @@ static CUresult room(CUfunction function, const CUlaunchConfig *config, int *mul
     CUdevice device;
     int clusters = 0;
     CUresult result;
-    if (!cuda_kernel(function, &result))
-        return result;
+    TRY(cuda_kernel(function));
     if (!config || (config->numAttrs && !config->attrs))
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
@@ -61,9 +60,7 @@ CUDA_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction functio
     int multiprocessors = 0, blocks = 0;
     if (!clusters)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = room(function, config, &multiprocessors, &blocks);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(room(function, config, &multiprocessors, &blocks));
     uint64_t size = size_of(function, config);
     if (size == 0 || size > largest(function))
         return CUDA_ERROR_INVALID_CLUSTER_SIZE;
@@ -76,8 +73,7 @@ CUDA_API CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction funct
     int multiprocessors = 0, blocks = 0;
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = room(function, config, &multiprocessors, &blocks);
-    if (result == CUDA_SUCCESS)
-        *size = blocks ? (int)largest(function) : 0;
-    return result;
+    TRY(room(function, config, &multiprocessors, &blocks));
+    *size = blocks ? (int)largest(function) : 0;
+    return CUDA_SUCCESS;
 }

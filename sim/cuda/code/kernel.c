@@ -6,14 +6,12 @@
 
 enum { BASE_NS = 3000, WAVE_NS = 1000 };
 
-const struct CUfunc_st *cuda_kernel(CUfunction function, CUresult *result) {
+CUresult cuda_kernel(CUfunction function) {
     CUmodule module;
-    *result = cuda_ready();
-    if (*result == CUDA_SUCCESS && (!function || function->magic != FUNCTION_MAGIC))
-        *result = CUDA_ERROR_INVALID_HANDLE;
-    if (*result == CUDA_SUCCESS && function->library)
-        *result = cuda_library_module(function->library, &module);
-    return *result == CUDA_SUCCESS ? function : NULL;
+    TRY(cuda_ready());
+    if (!function || function->magic != FUNCTION_MAGIC)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return function->library ? cuda_library_module(function->library, &module) : CUDA_SUCCESS;
 }
 
 static CUfunction function_of(const CUDA_KERNEL_NODE_PARAMS *kernel) {
@@ -28,21 +26,16 @@ static bool fits(const CUDA_KERNEL_NODE_PARAMS *kernel) {
 }
 
 CUresult cuda_kernel_check(const CUDA_KERNEL_NODE_PARAMS *kernel) {
-    CUresult result;
-    if (!cuda_kernel(function_of(kernel), &result))
-        return result;
+    TRY(cuda_kernel(function_of(kernel)));
     return fits(kernel) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuda_kernel_command(const CUDA_KERNEL_NODE_PARAMS *kernel, CUcontext context,
                              struct sim_command *command) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(context->device, &device);
-    if (result == CUDA_SUCCESS)
-        result = cuda_kernel_check(kernel);
-    if (result != CUDA_SUCCESS)
-        return result;
-    const struct CUfunc_st *function = cuda_kernel(function_of(kernel), &result);
+    TRY(cuda_device(context->device, &device));
+    TRY(cuda_kernel_check(kernel));
+    const struct CUfunc_st *function = function_of(kernel);
     *command = (struct sim_command){
         .kind = (uint16_t)function->kind, .number = function->flag_number, .value = function->ns};
     if (!function->ns) {

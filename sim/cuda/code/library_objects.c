@@ -26,9 +26,8 @@ static bool is_library(CUlibrary library) { return library && library->magic == 
 /* Loads it in the current context. */
 CUresult cuda_library_module(CUlibrary library, CUmodule *module) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&library->lock);
     struct loaded *loaded = library->loaded;
     while (loaded && loaded->context != context)
@@ -53,9 +52,7 @@ CUresult cuda_library_module(CUlibrary library, CUmodule *module) {
 }
 
 static CUresult load(CUlibrary *library, const void *image) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!library || !image)
         return CUDA_ERROR_INVALID_VALUE;
     struct CUlib_st *made = calloc(1, sizeof *made);
@@ -85,18 +82,14 @@ CUDA_API CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CU
     size_t size;
     if ((jit_count && (!jit_options || !jit_values)) || (count && (!options || !values)))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = cuda_file_read(path, &image, &size);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = load(library, image);
+    TRY(cuda_file_read(path, &image, &size));
+    CUresult result = load(library, image);
     free(image);
     return result;
 }
 
 CUDA_API CUresult cuLibraryUnload(CUlibrary library) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!is_library(library))
         return CUDA_ERROR_INVALID_HANDLE;
     library->magic = 0;
@@ -113,9 +106,7 @@ CUDA_API CUresult cuLibraryUnload(CUlibrary library) {
 }
 
 CUDA_API CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!is_library(library))
         return CUDA_ERROR_INVALID_HANDLE;
     if (!kernel || !name || !*name)

@@ -17,10 +17,10 @@ struct CUlinkState_st {
 };
 
 static CUresult check(CUlinkState state) {
-    CUresult result = cuda_ready();
-    if (result == CUDA_SUCCESS && (!state || state->magic != LINK_MAGIC))
-        result = CUDA_ERROR_INVALID_HANDLE;
-    return result;
+    TRY(cuda_ready());
+    if (!state || state->magic != LINK_MAGIC)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return CUDA_SUCCESS;
 }
 
 static CUresult add(CUlinkState state, CUjitInputType type, size_t size) {
@@ -33,9 +33,7 @@ static CUresult add(CUlinkState state, CUjitInputType type, size_t size) {
 CUDA_API CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options, void **values,
                                   CUlinkState *state) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!state || (count && (!options || !values)))
         return CUDA_ERROR_INVALID_VALUE;
     *state = calloc(1, sizeof **state);
@@ -70,9 +68,7 @@ CUDA_API CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const
 
 /* The state owns the image. */
 CUDA_API CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size) {
-    CUresult result = check(state);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(check(state));
     if (!image || state->image || !state->size)
         return CUDA_ERROR_INVALID_VALUE;
     state->image = calloc(1, sizeof *state->image + state->size);
@@ -87,9 +83,7 @@ CUDA_API CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size) 
 }
 
 CUDA_API CUresult cuLinkDestroy(CUlinkState state) {
-    CUresult result = check(state);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(check(state));
     state->magic = 0;
     free(state->image);
     free(state);

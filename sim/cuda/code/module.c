@@ -137,9 +137,7 @@ static bool eager(void) {
 }
 
 CUDA_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!mode)
         return CUDA_ERROR_INVALID_VALUE;
     *mode = eager() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
@@ -156,9 +154,7 @@ CUresult cuda_module_ready(CUmodule module) {
 
 CUresult cuda_module_load(CUmodule *module, size_t bytes, CUlibrary library) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     struct CUmod_st *made = calloc(1, sizeof *made);
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -166,7 +162,7 @@ CUresult cuda_module_load(CUmodule *module, size_t bytes, CUlibrary library) {
     made->context = context;
     made->library = library;
     made->cost = round_up(bytes, PAGE);
-    result = eager() ? cuda_module_ready(made) : CUDA_SUCCESS;
+    CUresult result = eager() ? cuda_module_ready(made) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) {
         free(made);
         return result;
@@ -222,10 +218,8 @@ CUresult cuda_file_read(const char *path, void **image, size_t *size) {
 CUDA_API CUresult cuModuleLoad(CUmodule *module, const char *path) {
     void *image;
     size_t size;
-    CUresult result = cuda_file_read(path, &image, &size);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = cuModuleLoadData(module, image);
+    TRY(cuda_file_read(path, &image, &size));
+    CUresult result = cuModuleLoadData(module, image);
     free(image);
     return result;
 }
@@ -241,9 +235,7 @@ void cuda_functions_free(struct CUfunc_st *functions) {
 }
 
 CUDA_API CUresult cuModuleUnload(CUmodule module) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!module || module->magic != MODULE_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     module->magic = 0;
@@ -281,16 +273,12 @@ struct CUfunc_st *cuda_function_of(struct CUfunc_st **functions, const char *nam
 }
 
 CUDA_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!module || module->magic != MODULE_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!function || !name || !*name)
         return CUDA_ERROR_INVALID_VALUE;
-    result = cuda_module_ready(module);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_module_ready(module));
     *function = cuda_function_of(&module->functions, name);
     if (!*function)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -301,14 +289,12 @@ CUDA_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, con
 /* A variable of a module: always of one size, and memory like any other. */
 CUDA_API CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module,
                                        const char *name) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!module || module->magic != MODULE_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!name || !*name)
         return CUDA_ERROR_INVALID_VALUE;
-    result = cuda_module_ready(module);
+    CUresult result = cuda_module_ready(module);
     pthread_mutex_lock(&lock);
     struct global *global = module->globals;
     while (global && strcmp(global->name, name) != 0)

@@ -67,21 +67,16 @@ static CUresult set_attribute(CUfunction function, CUfunction_attribute attribut
 }
 
 CUDA_API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
-    CUresult result;
     CUdevice device;
-    if (!cuda_kernel(function, &result))
-        return result;
-    result = cuCtxGetDevice(&device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_kernel(function));
+    TRY(cuCtxGetDevice(&device));
     return value ? attribute_of(function, attribute, device, value) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUDA_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     CUresult result;
     CUdevice device;
-    if (!cuda_kernel(function, &result))
-        return result;
+    TRY(cuda_kernel(function));
     result = cuCtxGetDevice(&device);
     return result == CUDA_SUCCESS ? set_attribute(function, attribute, value, device) : result;
 }
@@ -89,9 +84,8 @@ CUDA_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute a
 CUDA_API CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel,
                                        CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS || !cuda_kernel((CUfunction)(void *)kernel, &result))
-        return result;
+    TRY(cuda_device(number, &device));
+    TRY(cuda_kernel((CUfunction)(void *)kernel));
     return value ? attribute_of((CUfunction)(void *)kernel, attribute, number, value)
                  : CUDA_ERROR_INVALID_VALUE;
 }
@@ -99,29 +93,21 @@ CUDA_API CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribut
 CUDA_API CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
                                        CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS || !cuda_kernel((CUfunction)(void *)kernel, &result))
-        return result;
+    TRY(cuda_device(number, &device));
+    TRY(cuda_kernel((CUfunction)(void *)kernel));
     return set_attribute((CUfunction)(void *)kernel, attribute, value, number);
 }
 
 CUDA_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function,
                                                               int block_size, size_t dynamic_bytes) {
-    CUresult result;
     int threads = 0, shared = 0, most = 0, reserved = 0;
-    if (!cuda_kernel(function, &result))
-        return result;
+    TRY(cuda_kernel(function));
     if (!blocks || block_size <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = number_of(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &threads);
-    if (result == CUDA_SUCCESS)
-        result = number_of(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &shared);
-    if (result == CUDA_SUCCESS)
-        result = number_of(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &most);
-    if (result == CUDA_SUCCESS)
-        result = number_of(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &reserved);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(number_of(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &threads));
+    TRY(number_of(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &shared));
+    TRY(number_of(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &most));
+    TRY(number_of(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &reserved));
     int warps = (block_size + 31) / 32 * 32;
     size_t each = dynamic_bytes + (size_t)reserved;
     *blocks = block_size > 1024 ? 0 : threads / warps;
@@ -175,8 +161,7 @@ CUDA_API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunct
                                                           int block_size) {
     CUresult result;
     int shared = 0, reserved = 0;
-    if (!cuda_kernel(function, &result))
-        return result;
+    TRY(cuda_kernel(function));
     if (!bytes || blocks <= 0 || block_size <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     result = number_of(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &shared);

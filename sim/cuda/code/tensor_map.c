@@ -20,9 +20,7 @@ CUDA_API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType t
                                          const uint32_t *element_strides, CUtensorMapInterleave interleave,
                                          CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                          CUtensorMapFloatOOBfill fill) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!map || (uintptr_t)map % _Alignof(CUtensorMap) || !address || (uintptr_t)address % 16 || !rank ||
         rank > MOST_DIMENSIONS || !dimensions || !box || !element_strides || (rank > 1 && !strides))
         return CUDA_ERROR_INVALID_VALUE;

@@ -167,9 +167,7 @@ static int attribute_of(const struct cuda_device *device, int attribute) {
 
 CUDA_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
     if (!value || (int)attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX ||
         (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED && cuda_hello()->cuda_version < 12030))
         return CUDA_ERROR_INVALID_VALUE;

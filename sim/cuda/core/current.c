@@ -49,9 +49,7 @@ CUresult cuda_current(CUcontext *context) {
 }
 
 CUDA_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!context || context->magic != CONTEXT_MAGIC)
         return CUDA_ERROR_INVALID_CONTEXT;
     freshen();
@@ -64,9 +62,7 @@ CUDA_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
 CUDA_API CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxPushCurrent_v2(context); }
 
 CUDA_API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!top())
         return CUDA_ERROR_INVALID_CONTEXT;
     if (context)
@@ -78,9 +74,7 @@ CUDA_API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 CUDA_API CUresult cuCtxPopCurrent(CUcontext *context) { return cuCtxPopCurrent_v2(context); }
 
 CUDA_API CUresult cuCtxSetCurrent(CUcontext context) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (context && context->magic != CONTEXT_MAGIC)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (top())
@@ -91,12 +85,11 @@ CUDA_API CUresult cuCtxSetCurrent(CUcontext context) {
 }
 
 CUDA_API CUresult cuCtxGetCurrent(CUcontext *context) {
-    CUresult result = cuda_ready();
-    if (result == CUDA_SUCCESS && !context)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *context = top();
-    return result;
+    TRY(cuda_ready());
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
+    *context = top();
+    return CUDA_SUCCESS;
 }
 
 /* A primary context has its device before it is active: cudart makes it current in that state. */

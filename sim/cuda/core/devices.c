@@ -203,12 +203,11 @@ CUDA_API CUresult cuDeviceGetCount(int *count) {
 
 CUDA_API CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     const struct cuda_device *found;
-    CUresult result = cuda_device(ordinal, &found);
-    if (result == CUDA_SUCCESS && !device)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *device = ordinal;
-    return result;
+    TRY(cuda_device(ordinal, &found));
+    if (!device)
+        return CUDA_ERROR_INVALID_VALUE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
 }
 
 /* Opens a function on a device. */

@@ -26,9 +26,7 @@ static void bring_here(CUstream stream, CUcontext context) {
 
 CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context) {
     bool is_default = !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-    CUresult result = is_default ? cuda_current(context) : cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(is_default ? cuda_current(context) : cuda_ready());
     if (handle == CU_STREAM_PER_THREAD) {
         bring_here(&of_thread, *context);
         handle = &of_thread;
@@ -43,9 +41,7 @@ CUresult cuda_stream(CUstream handle, CUstream *stream, CUcontext *context) {
 }
 
 CUresult cuda_event_check(CUevent event) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!event || event->magic != EVENT_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     return cuda_is_live(event->context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;

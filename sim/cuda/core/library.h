@@ -81,6 +81,14 @@ struct CUstream_st {
     CUstream next_captured;
 };
 
+/* Returns from the present function with the error of a call, if it has one. */
+#define TRY(call)                                                                                            \
+    do {                                                                                                     \
+        CUresult try_result = (call);                                                                        \
+        if (try_result != CUDA_SUCCESS)                                                                      \
+            return try_result;                                                                               \
+    } while (0)
+
 /* devices.c */
 CUresult cuda_result(enum sim_status status);
 /* CUDA_SUCCESS once cuInit has succeeded in this very process. */

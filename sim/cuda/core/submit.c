@@ -217,11 +217,9 @@ CUresult cuda_submit(CUstream handle, struct sim_command command, struct mark *m
     CUcontext context;
     CUstream stream;
     struct mark unused;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(handle, &stream, &context));
     pthread_mutex_lock(&context->lock);
-    result = give(context, stream, command, mark ? mark : &unused);
+    CUresult result = give(context, stream, command, mark ? mark : &unused);
     pthread_mutex_unlock(&context->lock);
     /* These can end a wait that has begun already, or depend on the next command of another thread. The
      * launch does not report the driver's findings. */
@@ -272,19 +270,16 @@ void cuda_after_waits(void (*then)(void)) { after_waits = then; }
 void cuda_waited(void) { after_waits(); }
 
 CUresult cuda_wait(const struct mark *mark) {
-    CUresult result = ask_for(mark, SIM_SYNC);
-    if (result == CUDA_SUCCESS)
-        cuda_waited();
-    return result;
+    TRY(ask_for(mark, SIM_SYNC));
+    cuda_waited();
+    return CUDA_SUCCESS;
 }
 
 /* The ends of a stream's work: of the legacy one, also those of all blocking streams. */
 static CUresult ends_of(CUstream handle, struct mark *marks, unsigned *count) {
     CUcontext context;
     CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(handle, &stream, &context));
     pthread_mutex_lock(&context->lock);
     if (stream) {
         marks[0] = (struct mark){context, stream->channel, stream->last};
@@ -312,10 +307,9 @@ static CUresult each_end(CUstream handle, uint32_t operation) {
 CUresult cuda_stream_done(CUstream handle) { return each_end(handle, SIM_QUERY); }
 
 CUresult cuda_stream_wait(CUstream handle) {
-    CUresult result = each_end(handle, SIM_SYNC);
-    if (result == CUDA_SUCCESS)
-        cuda_waited();
-    return result;
+    TRY(each_end(handle, SIM_SYNC));
+    cuda_waited();
+    return CUDA_SUCCESS;
 }
 
 CUresult cuda_context_wait(CUcontext context) {
@@ -334,9 +328,7 @@ CUresult cuda_context_wait(CUcontext context) {
 CUresult cuda_mark(CUstream handle, struct mark *mark) {
     struct mark marks[SIM_MAX_CHANNELS + 1];
     unsigned count, open = 0;
-    CUresult result = ends_of(handle, marks, &count);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(ends_of(handle, marks, &count));
     *mark = marks[0];
     for (unsigned i = 1; i < count; i++)
         open += !cuda_seen_done(&marks[i]);

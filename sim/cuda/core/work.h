@@ -110,9 +110,9 @@ void cuda_capture_drop(CUstream stream);
 bool cuda_tail_set(struct tail *tail, const CUgraphNode *nodes, size_t count);
 bool cuda_tail_add(struct tail *tail, const CUgraphNode *nodes, size_t count);
 
-/* module.c */
-/* The kernel behind a CUfunction or CUkernel, with its code on the device. NULL, with *result: why not. */
-const struct CUfunc_st *cuda_kernel(CUfunction function, CUresult *result);
+/* kernel.c, module.c */
+/* Whether the handle, of a CUfunction or CUkernel, is a kernel's. Its code is on the device then. */
+CUresult cuda_kernel(CUfunction function);
 /* Bytes of device memory that an image takes; 0: its kind takes none. */
 size_t cuda_image_size(const void *image);
 CUresult cuda_module_load(CUmodule *module, size_t bytes, CUlibrary library);

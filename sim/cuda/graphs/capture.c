@@ -163,9 +163,8 @@ void cuda_capture_drop(CUstream stream) {
 static CUresult begin(CUstream handle, CUgraph graph, const struct tail *tail, CUstreamCaptureMode mode) {
     CUcontext context;
     CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(handle, &stream, &context));
+    CUresult result = CUDA_SUCCESS;
     if (!stream)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the legacy default stream */
     if (stream->capture || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -225,9 +224,8 @@ static bool joined(const struct capture *capture, CUstream stream) {
 CUDA_API CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
     CUcontext context;
     CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(handle, &stream, &context));
+    CUresult result = CUDA_SUCCESS;
     if (!stream || !stream->capture)
         return CUDA_ERROR_ILLEGAL_STATE;
     struct capture *capture = stream->capture;
@@ -257,9 +255,7 @@ CUDA_API CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStat
                                             const CUgraphEdgeData **edges, size_t *count) {
     CUcontext context;
     CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(handle, &stream, &context));
     if (!status)
         return CUDA_ERROR_INVALID_VALUE;
     const struct capture *capture = stream ? stream->capture : NULL;

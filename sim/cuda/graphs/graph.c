@@ -38,9 +38,7 @@ bool cuda_tail_add(struct tail *tail, const CUgraphNode *nodes, size_t count) {
 }
 
 CUDA_API CUresult cuGraphCreate(CUgraph *graph, unsigned int flags) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!graph || flags)
         return CUDA_ERROR_INVALID_VALUE;
     *graph = calloc(1, sizeof **graph);

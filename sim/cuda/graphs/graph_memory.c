@@ -297,9 +297,7 @@ bool graph_memory_instantiated(CUgraph graph) {
 /* Whole chunks are given back: one with a byte in use, or used by an unfinished launch, stays. */
 CUDA_API CUresult cuDeviceGraphMemTrim(CUdevice number) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
     pthread_mutex_lock(&cuda_memory);
     struct chunk **link = &pools[number].chunks;
     forget_done();
@@ -334,9 +332,7 @@ static uint64_t *attribute_of(CUdevice number, CUgraphMem_attribute attribute) {
 
 CUDA_API CUresult cuDeviceGetGraphMemAttribute(CUdevice number, CUgraphMem_attribute attribute, void *value) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
     const uint64_t *found = attribute_of(number, attribute);
     if (!found || !value)
         return CUDA_ERROR_INVALID_VALUE;
@@ -352,9 +348,7 @@ CUDA_API CUresult cuDeviceGetGraphMemAttribute(CUdevice number, CUgraphMem_attri
 /* The high-water marks can only be reset to 0. */
 CUDA_API CUresult cuDeviceSetGraphMemAttribute(CUdevice number, CUgraphMem_attribute attribute, void *value) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
     bool high =
         attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
     if (!high || !value || *(cuuint64_t *)value != 0)

@@ -6,9 +6,7 @@
 
 CUDA_API CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment,
                                       CUdeviceptr address, unsigned long long flags) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!pointer || flags || size == 0 || size % PAGE || (alignment & (alignment - 1)))
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&cuda_memory);
@@ -32,9 +30,7 @@ static bool is_mapped(uintptr_t start, size_t size) {
 }
 
 CUDA_API CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     struct range *range = cuda_range_of(&cuda_reservations, (uintptr_t)pointer, 1);
     if (!range || range->start != (uintptr_t)pointer || range->size != size ||
@@ -47,9 +43,7 @@ CUDA_API CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size) {
 
 CUDA_API CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
                            CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     struct allocation *allocation = cuda_allocation(handle);
     uintptr_t start = (uintptr_t)pointer;
@@ -89,9 +83,7 @@ static bool whole_mappings(uintptr_t start, size_t size) {
 }
 
 CUDA_API CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     if (!whole_mappings((uintptr_t)pointer, size))
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);

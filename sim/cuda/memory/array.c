@@ -99,9 +99,7 @@ static CUresult take(struct array_storage *storage) {
     CUdeviceptr pointer;
     if (storage->description.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
         return CUDA_SUCCESS;
-    CUresult result = cuda_linear(storage->context, RANGE_ARRAY, storage->size, 0, &pointer);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_linear(storage->context, RANGE_ARRAY, storage->size, 0, &pointer));
     pthread_mutex_lock(&cuda_memory);
     storage->range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     return cuda_leave(CUDA_SUCCESS);
@@ -120,9 +118,7 @@ static void give(struct array_storage *storage) {
 
 CUDA_API CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!array || !description || !is_valid(description))
         return CUDA_ERROR_INVALID_VALUE;
     struct CUarray_st *made = calloc(1, sizeof *made);
@@ -133,7 +129,7 @@ CUDA_API CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPT
     made->own =
         (struct array_storage){.context = context, .description = *description, .size = lay_out(made)};
     made->storage = &made->own;
-    result = take(&made->own);
+    CUresult result = take(&made->own);
     if (result != CUDA_SUCCESS) {
         free(made);
         return result;
@@ -157,9 +153,8 @@ CUDA_API CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *
 }
 
 CUDA_API CUresult cuArrayDestroy(CUarray array) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&cuda_memory);
     CUarray *link = &arrays;
     while (*link && *link != array)
@@ -233,9 +228,8 @@ CUDA_API CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_AR
 }
 
 CUDA_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&cuda_memory);
     CUmipmappedArray *link = &mipmaps;
     while (*link && *link != mipmap)
@@ -251,9 +245,8 @@ CUDA_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap) {
 }
 
 CUDA_API CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mipmap, unsigned int level) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&cuda_memory);
     if (!cuda_is_mipmap(mipmap))
         result = CUDA_ERROR_INVALID_HANDLE;

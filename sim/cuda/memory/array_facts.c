@@ -5,9 +5,8 @@
 #include "array.h"
 
 static CUresult describe(CUarray array, CUDA_ARRAY3D_DESCRIPTOR *description) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&cuda_memory);
     if (cuda_is_array(array))
         *description = array->description;

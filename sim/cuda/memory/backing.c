@@ -48,9 +48,7 @@ static bool open_data(void) {
 CUresult cuda_take(CUcontext context, CUdevice number, size_t size, bool host, struct backing **backing) {
     const struct cuda_device *device;
     struct sim_reply reply;
-    CUresult result = cuda_device(number, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(number, &device));
     struct backing *made = calloc(1, sizeof *made);
     if (!made || !open_data()) {
         free(made);
@@ -61,7 +59,7 @@ CUresult cuda_take(CUcontext context, CUdevice number, size_t size, bool host, s
                                   .mig = device->mig,
                                   .context = context ? context->id : SIM_NO_CONTEXT,
                                   .argument = {size, host ? SIM_HOST_MEMORY : 0}};
-    result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
+    CUresult result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
     /* Unused memory in this process's pools is not worth a refusal. */
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !host && give_spare(number))
         result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
@@ -157,11 +155,9 @@ CUresult cuda_share(struct backing *backing) {
 }
 
 CUresult cuda_export(struct backing *backing, int *handle) {
-    CUresult result = cuda_share(backing);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_share(backing));
     struct sim_request request = {.operation = SIM_EXPORT, .argument = {backing->id}};
-    result = cuda_result(sim_call_fd(&request, -1, NULL, 0, handle));
+    CUresult result = cuda_result(sim_call_fd(&request, -1, NULL, 0, handle));
     return result == CUDA_SUCCESS && *handle < 0 ? CUDA_ERROR_UNKNOWN : result;
 }
 
@@ -182,12 +178,10 @@ CUresult cuda_open(const uint64_t *key, int handle, struct backing **backing, bo
         request.argument[0] = key[0];
         request.argument[1] = key[1];
     }
-    CUresult result = cuda_result(sim_call_fd(&request, handle, &opened, sizeof opened, &file));
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_result(sim_call_fd(&request, handle, &opened, sizeof opened, &file)));
     struct backing *made = file < 0 ? NULL : malloc(sizeof *made);
     CUdevice number = 0;
-    result = made ? number_of(&opened, &number) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = made ? number_of(&opened, &number) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
         struct sim_request undo = {.operation = SIM_FREE, .argument = {opened.allocation}};
         (void)sim_call(&undo, NULL, NULL, NULL, 0);

@@ -44,18 +44,14 @@ static struct endpoint **find(CUlogicalEndpointId id) {
 
 /* Takes the lock if the id is reserved, with or without an endpoint; otherwise CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUlogicalEndpointId id, bool made, struct endpoint **endpoint) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     *endpoint = *find(id);
     return *endpoint && (*endpoint)->made == made ? CUDA_SUCCESS : cuda_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
 CUDA_API CUresult cuLogicalEndpointIdReserve(CUlogicalEndpointId *first, cuuint32_t count) {
-    CUresult result = first && count ? cuda_ready() : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(first && count ? cuda_ready() : CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&cuda_memory);
     *first = last_id + 1;
     for (cuuint32_t i = 0; i < count; i++) {
@@ -85,11 +81,8 @@ static CUresult is_possible(const CUlogicalEndpointProp *properties) {
 
 CUDA_API CUresult cuLogicalEndpointCreate(CUlogicalEndpointId id, const CUlogicalEndpointProp *properties) {
     struct endpoint *endpoint;
-    CUresult result = is_possible(properties);
-    if (result == CUDA_SUCCESS)
-        result = enter(id, false, &endpoint);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(is_possible(properties));
+    TRY(enter(id, false, &endpoint));
     endpoint->properties = *properties;
     endpoint->made = true;
     if (properties->type == CU_LOGICAL_ENDPOINT_TYPE_UNICAST)
@@ -106,11 +99,8 @@ static bool is_complete(const struct endpoint *endpoint) {
 CUDA_API CUresult cuLogicalEndpointAddDevice(CUlogicalEndpointId id, CUdevice device) {
     struct endpoint *endpoint;
     const struct cuda_device *found;
-    CUresult result = cuda_device(device, &found);
-    if (result == CUDA_SUCCESS)
-        result = enter(id, true, &endpoint);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_device(device, &found));
+    TRY(enter(id, true, &endpoint));
     if (is_complete(endpoint) || (endpoint->added >> device & 1))
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     endpoint->added |= 1u << device;
@@ -119,9 +109,7 @@ CUDA_API CUresult cuLogicalEndpointAddDevice(CUlogicalEndpointId id, CUdevice de
 
 CUDA_API CUresult cuLogicalEndpointDestroy(CUlogicalEndpointId id) {
     struct endpoint *endpoint;
-    CUresult result = enter(id, true, &endpoint);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(enter(id, true, &endpoint));
     cuda_bound_end(&endpoint->bound);
     endpoint->made = endpoint->imported = false;
     endpoint->added = 0;
@@ -151,9 +139,7 @@ CUDA_API CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId id, CUdevice devi
 CUDA_API CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
                                             void *pointer, cuuint64_t size, unsigned long long flags) {
     struct endpoint *endpoint;
-    CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : enter(id, true, &endpoint);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(flags ? CUDA_ERROR_INVALID_VALUE : enter(id, true, &endpoint));
     const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, size);
     if (!range || !range->allocation)
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
@@ -171,9 +157,7 @@ CUDA_API CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId id, CUdevice devic
 CUDA_API CUresult cuLogicalEndpointExport(void *handle, CUlogicalEndpointId id,
                                           CUlogicalEndpointIpcHandleType type) {
     struct endpoint *endpoint;
-    CUresult result = handle ? enter(id, true, &endpoint) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(handle ? enter(id, true, &endpoint) : CUDA_ERROR_INVALID_VALUE);
     if (type != CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC || !endpoint->properties.ipcHandleTypes)
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     struct exported exported = {"XPULEID", endpoint->properties};
@@ -185,11 +169,8 @@ CUDA_API CUresult cuLogicalEndpointImport(CUlogicalEndpointId id, const void *ha
                                           CUlogicalEndpointIpcHandleType type) {
     struct endpoint *endpoint;
     struct exported exported;
-    CUresult result = handle && type == CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC
-                          ? enter(id, false, &endpoint)
-                          : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(handle && type == CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC ? enter(id, false, &endpoint)
+                                                                     : CUDA_ERROR_INVALID_VALUE);
     memcpy(&exported, handle, sizeof exported);
     if (memcmp(exported.magic, "XPULEID", sizeof exported.magic) != 0)
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);

@@ -8,9 +8,7 @@
 
 static CUresult add(void *start, size_t bytes, size_t mapped, enum range_kind kind, unsigned flags) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     struct range made = {.start = (uintptr_t)start,
                          .size = bytes,
                          .kind = kind,
@@ -28,9 +26,8 @@ static CUresult add(void *start, size_t bytes, size_t mapped, enum range_kind ki
 }
 
 static CUresult drop(void *pointer, enum range_kind kind, CUresult unknown) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&cuda_memory);
     struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     if (range && range->start == (uintptr_t)pointer && range->kind == kind)
@@ -43,9 +40,7 @@ static CUresult drop(void *pointer, enum range_kind kind, CUresult unknown) {
 CUDA_API CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags) {
     CUcontext context;
     size_t size = round_up(bytes, 4096);
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!pointer || bytes == 0 ||
         flags > (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
         return CUDA_ERROR_INVALID_VALUE;
@@ -53,7 +48,7 @@ CUDA_API CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flag
         size ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (place == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = add(place, bytes, size, RANGE_HOST, flags);
+    CUresult result = add(place, bytes, size, RANGE_HOST, flags);
     if (result == CUDA_SUCCESS)
         *pointer = place;
     else
@@ -81,9 +76,8 @@ CUDA_API CUresult cuMemHostUnregister(void *pointer) {
 
 /* The flags of host memory that CUDA knows. */
 static CUresult flags_of(const void *pointer, unsigned *flags) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&cuda_memory);
     const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     if (!range || (range->kind != RANGE_HOST && range->kind != RANGE_REGISTERED))
@@ -95,8 +89,7 @@ static CUresult flags_of(const void *pointer, unsigned *flags) {
 
 CUDA_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *host, unsigned int flags) {
     unsigned found;
-    CUresult result = device && !flags ? flags_of(host, &found) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *device = (CUdeviceptr)(uintptr_t)host;
-    return result;
+    TRY(device && !flags ? flags_of(host, &found) : CUDA_ERROR_INVALID_VALUE);
+    *device = (CUdeviceptr)(uintptr_t)host;
+    return CUDA_SUCCESS;
 }

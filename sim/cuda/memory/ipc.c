@@ -16,15 +16,13 @@ struct told {
 
 CUDA_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
     CUcontext context;
-    CUresult result = handle ? cuda_current(&context) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(handle ? cuda_current(&context) : CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&cuda_memory);
     const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     if (!range || range->kind != RANGE_LINEAR)
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     struct backing *backing = range->span ? range->span->segment->backing : range->backing;
-    result = cuda_share(backing);
+    CUresult result = cuda_share(backing);
     if (result != CUDA_SUCCESS)
         return cuda_leave(result);
     struct told told = {
@@ -45,9 +43,8 @@ static struct range *opened(const struct told *told, CUcontext context) {
 
 static CUresult open_range(struct range *range, const struct told *told) {
     bool own = false;
-    CUresult result = cuda_open(told->key, -1, &range->backing, &own);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_open(told->key, -1, &range->backing, &own));
+    CUresult result = CUDA_SUCCESS;
     range->device = range->backing->device;
     if (own)
         result = CUDA_ERROR_INVALID_CONTEXT; /* the exporter cannot import */
@@ -68,9 +65,7 @@ static CUresult open_range(struct range *range, const struct told *told) {
 CUDA_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
     CUcontext context;
     struct told told;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!pointer || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(&told, &handle, sizeof told);
@@ -83,7 +78,7 @@ CUDA_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle han
     }
     struct range made = {
         .size = told.size, .kind = RANGE_IPC, .context = context, .offset = told.offset, .opens = 1};
-    result = open_range(&made, &told);
+    CUresult result = open_range(&made, &told);
     if (result == CUDA_SUCCESS)
         *pointer = made.start;
     return cuda_leave(result);
@@ -94,9 +89,7 @@ CUDA_API CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle
 }
 
 CUDA_API CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     if (!range || range->kind != RANGE_IPC || range->start != (uintptr_t)pointer)
@@ -118,9 +111,7 @@ struct CUextMemory_st {
 
 CUDA_API CUresult cuImportExternalMemory(CUexternalMemory *memory,
                                          const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!memory || !description || description->flags > 1)
         return CUDA_ERROR_INVALID_VALUE;
     if (description->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
@@ -129,7 +120,7 @@ CUDA_API CUresult cuImportExternalMemory(CUexternalMemory *memory,
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&cuda_memory);
-    result = cuda_open(NULL, description->handle.fd, &made->backing, NULL);
+    CUresult result = cuda_open(NULL, description->handle.fd, &made->backing, NULL);
     if (result == CUDA_SUCCESS && (description->size > made->backing->size || made->backing->size % PAGE)) {
         cuda_drop(made->backing);
         result = CUDA_ERROR_INVALID_VALUE;
@@ -149,9 +140,7 @@ CUDA_API CUresult cuImportExternalMemory(CUexternalMemory *memory,
 CUDA_API CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
                                                   const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *description) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!memory || memory->magic != EXTERNAL_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!pointer || !description || description->flags || !description->size ||
@@ -163,7 +152,7 @@ CUDA_API CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUextern
                          .device = memory->backing->device,
                          .backing = memory->backing};
     pthread_mutex_lock(&cuda_memory);
-    result = cuda_map_part(&made, description->offset);
+    CUresult result = cuda_map_part(&made, description->offset);
     if (result == CUDA_SUCCESS && !cuda_range_add(&cuda_ranges, &made)) {
         cuda_unmap(made.mapping, made.mapped);
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -177,9 +166,7 @@ CUDA_API CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUextern
 
 /* A mapping of it stays until it is freed. */
 CUDA_API CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!memory || memory->magic != EXTERNAL_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&cuda_memory);
@@ -194,9 +181,7 @@ CUDA_API CUresult
 cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *mipmap, CUexternalMemory memory,
                                         const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *description) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!memory || memory->magic != EXTERNAL_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!mipmap || !description)

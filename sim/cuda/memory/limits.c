@@ -76,10 +76,8 @@ static CUresult set(struct limits *limits, CUlimit limit, size_t value) {
     struct backing *extra = NULL;
     if (wanted > has) {
         size_t size = round_up(wanted - has, PAGE);
-        CUresult result = size ? cuda_take(limits->context, limits->context->device, size, false, &extra)
-                               : CUDA_ERROR_OUT_OF_MEMORY;
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(size ? cuda_take(limits->context, limits->context->device, size, false, &extra)
+                 : CUDA_ERROR_OUT_OF_MEMORY);
     }
     cuda_drop(limits->extra[limit]);
     limits->extra[limit] = extra;
@@ -89,24 +87,20 @@ static CUresult set(struct limits *limits, CUlimit limit, size_t value) {
 
 CUDA_API CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if ((unsigned)limit >= LIMITS)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY && value > 128)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&cuda_memory);
     struct limits *limits = limits_of(context);
-    result = limits ? set(limits, limit, value) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = limits ? set(limits, limit, value) : CUDA_ERROR_OUT_OF_MEMORY;
     return cuda_leave(result);
 }
 
 CUDA_API CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     bool cig = limit == CU_LIMIT_CIG_ENABLED && cuda_driver_version() >= CIG_SINCE;
     if ((unsigned)limit >= LIMITS && !cig)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;

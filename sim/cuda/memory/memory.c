@@ -62,9 +62,7 @@ static CUresult take_whole(struct range *range, uintptr_t below) {
     size_t size = round_up(range->size, PAGE);
     if (!size)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = cuda_take(range->context, range->device, size, false, &range->backing);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_take(range->context, range->device, size, false, &range->backing));
     uintptr_t at = below ? low_addresses(size, below) : 0;
     range->start = below && !at ? 0 : cuda_map(range->backing, 0, size, at);
     range->mapping = range->start;
@@ -79,10 +77,9 @@ static CUresult take_whole(struct range *range, uintptr_t below) {
 
 static CUresult take_part(struct range *range) {
     struct heap *heap = small_of(range->context);
-    CUresult result = heap ? cuda_heap_take(heap, range->size, &range->span) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS)
-        range->start = span_address(range->span);
-    return result;
+    TRY(heap ? cuda_heap_take(heap, range->size, &range->span) : CUDA_ERROR_OUT_OF_MEMORY);
+    range->start = span_address(range->span);
+    return CUDA_SUCCESS;
 }
 
 static void give_part(struct span *span) {
@@ -125,9 +122,7 @@ void cuda_linear_free(struct range *range) {
 
 CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!pointer || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     return cuda_linear(context, RANGE_LINEAR, bytes, 0, pointer);
@@ -165,19 +160,16 @@ CUDA_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t
     if (__builtin_add_overflow(width, (size_t)511, &row) ||
         __builtin_mul_overflow(row & ~(size_t)511, height, &bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = cuMemAlloc_v2(pointer, bytes);
-    if (result == CUDA_SUCCESS)
-        *pitch = row & ~(size_t)511;
-    return result;
+    TRY(cuMemAlloc_v2(pointer, bytes));
+    *pitch = row & ~(size_t)511;
+    return CUDA_SUCCESS;
 }
 
 /* It counts as if it were always on the device, where a kernel would bring it. A real driver may move it out
  * when others need the memory. */
 CUDA_API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!pointer || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
     return cuda_linear(context, RANGE_MANAGED, bytes, 0, pointer);
@@ -187,15 +179,12 @@ CUDA_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     CUcontext context;
     const struct cuda_device *device;
     struct sim_reply reply;
-    CUresult result = cuda_current(&context);
-    if (result == CUDA_SUCCESS)
-        result = cuda_device(context->device, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
+    TRY(cuda_device(context->device, &device));
     if (!free_bytes || !total)
         return CUDA_ERROR_INVALID_VALUE;
     struct sim_request request = {.operation = SIM_MEMORY, .device = device->gpu->id, .mig = device->mig};
-    result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
+    CUresult result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
     if (result == CUDA_SUCCESS) {
         *total = reply.value[0];
         *free_bytes = reply.value[1] < reply.value[0] ? reply.value[0] - reply.value[1] : 0;

@@ -35,30 +35,25 @@ static CUresult is_possible(const CUmulticastObjectProp *properties) {
 
 CUDA_API CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,
                                             CUmulticastGranularity_flags option) {
-    CUresult result = cuda_ready();
-    if (result == CUDA_SUCCESS && (!granularity || option > CU_MULTICAST_GRANULARITY_RECOMMENDED))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        result = is_possible(properties);
-    if (result == CUDA_SUCCESS)
-        *granularity = PAGE;
-    return result;
+    TRY(cuda_ready());
+    if (!granularity || option > CU_MULTICAST_GRANULARITY_RECOMMENDED)
+        return CUDA_ERROR_INVALID_VALUE;
+    TRY(is_possible(properties));
+    *granularity = PAGE;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
                                     const CUmulticastObjectProp *properties) {
     const CUmemAllocationProp none = {0};
     struct backing *backing = NULL;
-    CUresult result = cuda_ready();
-    if (result == CUDA_SUCCESS)
-        result = is_possible(properties);
-    if (result == CUDA_SUCCESS && (!handle || !properties->size || properties->size % PAGE))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    TRY(is_possible(properties));
+    if (!handle || !properties->size || properties->size % PAGE)
+        return CUDA_ERROR_INVALID_VALUE;
     struct multicast *made = calloc(1, sizeof *made);
     pthread_mutex_lock(&cuda_memory);
-    result = made ? cuda_take(NULL, 0, properties->size, true, &backing) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = made ? cuda_take(NULL, 0, properties->size, true, &backing) : CUDA_ERROR_OUT_OF_MEMORY;
     struct allocation *allocation = result == CUDA_SUCCESS ? cuda_allocation_new(backing, &none) : NULL;
     if (!allocation) {
         cuda_drop(backing);
@@ -73,9 +68,7 @@ CUDA_API CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
 
 /* Takes the lock if it is an object; otherwise CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUmemGenericAllocationHandle handle, struct allocation **object) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     *object = cuda_allocation(handle);
     return *object && (*object)->multicast ? CUDA_SUCCESS : cuda_leave(CUDA_ERROR_INVALID_VALUE);
@@ -85,9 +78,7 @@ CUDA_API CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUde
     struct allocation *object;
     if (!has_multicast(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    CUresult result = enter(handle, &object);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(enter(handle, &object));
     struct multicast *multicast = object->multicast;
     if ((multicast->added >> device & 1) ||
         (uint32_t)__builtin_popcount(multicast->added) == multicast->devices)
@@ -121,9 +112,7 @@ CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t
 CUDA_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
                                       size_t size, unsigned long long flags) {
     struct allocation *object;
-    CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : enter(handle, &object);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(flags ? CUDA_ERROR_INVALID_VALUE : enter(handle, &object));
     const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, size);
     if (!range || !range->allocation)
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
@@ -133,8 +122,6 @@ CUDA_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_
 CUDA_API CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
                                     size_t size) {
     struct allocation *object;
-    CUresult result = enter(handle, &object);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(enter(handle, &object));
     return cuda_leave(cuda_unbind(&object->multicast->bound, device, offset, size));
 }

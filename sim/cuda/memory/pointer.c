@@ -13,9 +13,8 @@ static struct range *find(CUdeviceptr pointer) {
 }
 
 CUDA_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&cuda_memory);
     const struct range *range = find(pointer);
     if (!range || range->kind == RANGE_REGISTERED)
@@ -120,11 +119,10 @@ static CUresult attribute_of(const struct range *range, CUpointer_attribute attr
 }
 
 CUDA_API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer) {
-    CUresult result = cuda_ready();
-    if (result == CUDA_SUCCESS && !data)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
+    CUresult result = CUDA_SUCCESS;
+    if (!data)
+        return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&cuda_memory);
     const struct range *range = find(pointer);
     if (range)

@@ -70,9 +70,8 @@ static CUresult map_one(const CUarrayMapInfo *info) {
 CUDA_API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream) {
     CUcontext context;
     CUstream unused;
-    CUresult result = cuda_stream(stream, &unused, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(stream, &unused, &context));
+    CUresult result = CUDA_SUCCESS;
     if (count && !list)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&cuda_memory);

@@ -13,9 +13,7 @@ CUDA_API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmem
                                                 CUmemAllocationGranularity_flags option) {
     CUdevice device;
     bool host;
-    CUresult result = cuda_location(properties ? &properties->location : NULL, &device, &host);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_location(properties ? &properties->location : NULL, &device, &host));
     if (!granularity || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
         option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
         return CUDA_ERROR_INVALID_VALUE;
@@ -28,15 +26,13 @@ CUDA_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     CUdevice device;
     bool host;
     struct backing *backing;
-    CUresult result = cuda_location(properties ? &properties->location : NULL, &device, &host);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_location(properties ? &properties->location : NULL, &device, &host));
     if (!handle || flags || size == 0 || size % PAGE || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (properties->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&cuda_memory);
-    result = cuda_take(NULL, device, size, host, &backing);
+    CUresult result = cuda_take(NULL, device, size, host, &backing);
     if (result != CUDA_SUCCESS)
         return cuda_leave(result);
     struct allocation *made = cuda_allocation_new(backing, properties);
@@ -50,9 +46,7 @@ CUDA_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 
 /* Takes the lock if it is a handle; otherwise CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUmemGenericAllocationHandle handle, struct allocation **allocation) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     *allocation = cuda_allocation(handle);
     return *allocation ? CUDA_SUCCESS : cuda_leave(CUDA_ERROR_INVALID_VALUE);
@@ -60,9 +54,7 @@ static CUresult enter(CUmemGenericAllocationHandle handle, struct allocation **a
 
 CUDA_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     struct allocation *allocation;
-    CUresult result = enter(handle, &allocation);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(enter(handle, &allocation));
     cuda_allocation_released(allocation);
     return cuda_leave(CUDA_SUCCESS);
 }
@@ -70,17 +62,13 @@ CUDA_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUDA_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
                                                          CUmemGenericAllocationHandle handle) {
     struct allocation *allocation;
-    CUresult result = properties ? enter(handle, &allocation) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(properties ? enter(handle, &allocation) : CUDA_ERROR_INVALID_VALUE);
     *properties = allocation->properties;
     return cuda_leave(CUDA_SUCCESS);
 }
 
 CUDA_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *pointer) {
-    CUresult result = handle ? cuda_ready() : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(handle ? cuda_ready() : CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&cuda_memory);
     const struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     if (!range || !range->allocation)
@@ -95,9 +83,7 @@ CUDA_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *hand
 CUDA_API CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                                CUmemAllocationHandleType type, unsigned long long flags) {
     struct allocation *allocation;
-    CUresult result = shareable && !flags ? enter(handle, &allocation) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(shareable && !flags ? enter(handle, &allocation) : CUDA_ERROR_INVALID_VALUE);
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         !(allocation->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
@@ -108,13 +94,11 @@ CUDA_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h
                                                  CUmemAllocationHandleType type) {
     struct backing *backing = NULL;
     struct allocation *made = NULL;
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&cuda_memory);
-    result = cuda_open(NULL, (int)(intptr_t)shareable, &backing, NULL);
+    CUresult result = cuda_open(NULL, (int)(intptr_t)shareable, &backing, NULL);
     if (result == CUDA_SUCCESS && backing->size % PAGE)
         result = CUDA_ERROR_INVALID_VALUE; /* a pool's */
     if (result == CUDA_SUCCESS) {

@@ -28,12 +28,11 @@ bool cuda_accessible(CUdeviceptr pointer, size_t bytes) {
 CUresult cuda_copy_begin(bool waits, CUstream handle) {
     CUcontext context;
     CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result == CUDA_SUCCESS && waits)
-        result = cuda_stream_wait(handle);
-    if (result == CUDA_SUCCESS)
-        pthread_mutex_lock(&cuda_memory);
-    return result;
+    TRY(cuda_stream(handle, &stream, &context));
+    if (waits)
+        TRY(cuda_stream_wait(handle));
+    pthread_mutex_lock(&cuda_memory);
+    return CUDA_SUCCESS;
 }
 
 void cuda_copy_end(void) { pthread_mutex_unlock(&cuda_memory); }
@@ -42,12 +41,10 @@ void cuda_copy_end(void) { pthread_mutex_unlock(&cuda_memory); }
 enum sides { TO_DEVICE = 1, FROM_DEVICE = 2 };
 
 static CUresult copy(void *to, const void *from, size_t bytes, int sides, bool waits, CUstream stream) {
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
     if (!waits && cuda_captured_copy(stream, (uintptr_t)to, (uintptr_t)from, bytes, &result))
         return result;
-    result = cuda_copy_begin(waits, stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_copy_begin(waits, stream));
     if (bytes && (!to || !from || ((sides & TO_DEVICE) && !cuda_accessible((uintptr_t)to, bytes)) ||
                   ((sides & FROM_DEVICE) && !cuda_accessible((uintptr_t)from, bytes))))
         result = CUDA_ERROR_INVALID_VALUE;
@@ -114,12 +111,10 @@ static CUresult fill(CUdeviceptr to, unsigned value, size_t width, size_t count,
         return CUDA_ERROR_INVALID_VALUE;
     CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_MEMSET,
                               .memset = {to, 0, value, (unsigned)width, count, 1, NULL}};
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
     if (!waits && cuda_captured(stream, &node, &result))
         return result;
-    result = cuda_copy_begin(waits, stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_copy_begin(waits, stream));
     if (bytes && !cuda_accessible(to, bytes))
         result = CUDA_ERROR_INVALID_VALUE;
     else if (value == 0)

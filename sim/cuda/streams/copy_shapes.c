@@ -47,12 +47,10 @@ static bool side_of(CUmemorytype type, const void *host, CUdeviceptr device, CUa
 static CUresult copy_box(const CUDA_MEMCPY3D *copy, bool waits, CUstream stream) {
     struct side from, to;
     CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .memcpy.copyParams = *copy};
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
     if (!waits && cuda_captured(stream, &node, &result))
         return result;
-    result = cuda_copy_begin(waits, stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_copy_begin(waits, stream));
     bool empty = !copy->WidthInBytes || !copy->Height || !copy->Depth;
     if (empty) {
         cuda_copy_end();

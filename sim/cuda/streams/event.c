@@ -11,14 +11,12 @@
 static CUresult make(struct sim_request request, unsigned int flags, CUevent *event) {
     CUcontext context;
     struct sim_reply reply;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     struct CUevent_st *made = calloc(1, sizeof *made);
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
     request.context = context->id;
-    result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
+    CUresult result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
     if (result == CUDA_SUCCESS && !reply.value[0])
         result = CUDA_ERROR_INVALID_CONTEXT; /* the exporter cannot import */
     if (result != CUDA_SUCCESS) {
@@ -35,9 +33,7 @@ static CUresult make(struct sim_request request, unsigned int flags, CUevent *ev
 }
 
 CUDA_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!event || flags > 7 || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
     return make((struct sim_request){.operation = SIM_EVENT_CREATE}, flags, event);
@@ -45,16 +41,12 @@ CUDA_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
 
 CUDA_API CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
     struct sim_reply reply;
-    CUresult result = cuda_event_check(event);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_event_check(event));
     if (!handle)
         return CUDA_ERROR_INVALID_VALUE;
     if (!(event->flags & CU_EVENT_INTERPROCESS))
         return CUDA_ERROR_INVALID_HANDLE;
-    result = cuda_call(event->context, SIM_EVENT_SHARE, event->number, &reply);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_call(event->context, SIM_EVENT_SHARE, event->number, &reply));
     memset(handle, 0, sizeof *handle);
     memcpy(handle, reply.value, 2 * sizeof *reply.value);
     return CUDA_SUCCESS;
@@ -63,13 +55,11 @@ CUDA_API CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
 /* It is an event without timing, and has no handle of its own. */
 CUDA_API CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
     struct sim_request request = {.operation = SIM_EVENT_OPEN};
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!event)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(request.argument, &handle, sizeof request.argument);
-    result = make(request, CU_EVENT_DISABLE_TIMING, event);
+    CUresult result = make(request, CU_EVENT_DISABLE_TIMING, event);
     return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_INVALID_HANDLE : result;
 }
 
@@ -137,10 +127,9 @@ CUDA_API CUresult cuEventSynchronize(CUevent event) {
     CUresult result = recorded(event);
     if (result != CUDA_SUCCESS || !event->interprocess)
         return result == CUDA_SUCCESS ? cuda_wait(&event->mark) : result;
-    result = cuda_call(event->context, SIM_EVENT_SYNC, event->number, NULL);
-    if (result == CUDA_SUCCESS)
-        cuda_waited();
-    return result;
+    TRY(cuda_call(event->context, SIM_EVENT_SYNC, event->number, NULL));
+    cuda_waited();
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuEventQuery(CUevent event) {
@@ -152,22 +141,17 @@ CUDA_API CUresult cuEventQuery(CUevent event) {
 
 CUDA_API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
     struct sim_reply from, to;
-    CUresult result = recorded(start);
-    if (result == CUDA_SUCCESS)
-        result = recorded(end);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(recorded(start));
+    TRY(recorded(end));
     if (!milliseconds)
         return CUDA_ERROR_INVALID_VALUE;
     if (!start->mark.position || !end->mark.position || start->context->device != end->context->device ||
         ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
-    result = cuda_call(start->context, SIM_EVENT_TIME, start->number, &from);
-    if (result == CUDA_SUCCESS)
-        result = cuda_call(end->context, SIM_EVENT_TIME, end->number, &to);
-    if (result == CUDA_SUCCESS)
-        *milliseconds = (float)((double)(int64_t)(to.value[0] - from.value[0]) / 1e6);
-    return result;
+    TRY(cuda_call(start->context, SIM_EVENT_TIME, start->number, &from));
+    TRY(cuda_call(end->context, SIM_EVENT_TIME, end->number, &to));
+    *milliseconds = (float)((double)(int64_t)(to.value[0] - from.value[0]) / 1e6);
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {

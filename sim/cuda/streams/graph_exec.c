@@ -21,9 +21,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, uint64_t flags) {
     const uint64_t known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                            CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
                            CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!exec || !cuda_is_graph(graph) || (flags & ~known))
         return CUDA_ERROR_INVALID_VALUE;
     if (graph_memory_instantiated(graph))
@@ -31,7 +29,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, uint64_t flags) {
     struct CUgraphExec_st *made = calloc(1, sizeof *made);
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = cuda_graph_copy(graph, &made->graph);
+    CUresult result = cuda_graph_copy(graph, &made->graph);
     if (result != CUDA_SUCCESS) {
         free(made);
         return result;
@@ -101,9 +99,7 @@ CUDA_API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphE
     if (!is_exec(exec) || !cuda_is_graph(graph) || !info)
         return CUDA_ERROR_INVALID_VALUE;
     *info = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_SUCCESS};
-    CUresult result = cuda_graph_copy(graph, &copy);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_graph_copy(graph, &copy));
     if (!same_shape(exec->graph, copy))
         info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     for (size_t i = 0; i < copy->count && info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++) {
@@ -153,15 +149,13 @@ static CUresult give(struct run *run) {
 
 static CUresult run_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel, struct run *run) {
     struct sim_command command;
-    CUresult result = cuda_kernel_command(kernel, run->context, &command);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_kernel_command(kernel, run->context, &command));
     if (command.kind == SIM_KERNEL && run->ns + command.value <= SIM_MAX_KERNEL_NS) {
         run->ns += command.value;
         run->kernels = true;
         return CUDA_SUCCESS;
     }
-    result = give(run);
+    CUresult result = give(run);
     return result == CUDA_SUCCESS ? cuda_submit(run->stream, command, NULL) : result;
 }
 
@@ -248,9 +242,8 @@ CUDA_API CUresult cuGraphUpload(CUgraphExec exec, CUstream handle) {
 CUDA_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle) {
     CUstream stream;
     CUcontext context;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(handle, &stream, &context));
+    CUresult result = CUDA_SUCCESS;
     if (!is_exec(exec))
         return CUDA_ERROR_INVALID_VALUE;
     CUgraphNodeParams child = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = {exec->graph, 0}};

@@ -139,10 +139,9 @@ static CUgraphNode exec_node(CUgraphExec exec, CUgraphNode node, CUgraphNodeType
 CUDA_API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                                     const CUDA_KERNEL_NODE_PARAMS *params) {
     CUgraphNode found = exec_node(exec, node, CU_GRAPH_NODE_TYPE_KERNEL);
-    CUresult result = found && params ? cuda_kernel_check(params) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        found->params.kernel = *params;
-    return result;
+    TRY(found && params ? cuda_kernel_check(params) : CUDA_ERROR_INVALID_VALUE);
+    found->params.kernel = *params;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,

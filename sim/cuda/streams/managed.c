@@ -94,12 +94,10 @@ CUDA_API CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise
                                  CUmemLocation location) {
     int number = CU_DEVICE_INVALID;
     bool placed = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
-    CUresult result = placed ? number_of(&location, &number) : cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(placed ? number_of(&location, &number) : cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     struct range *range = managed(pointer, bytes);
-    result = range ? advise(range, advice, number) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = range ? advise(range, advice, number) : CUDA_ERROR_INVALID_VALUE;
     return cuda_leave(result);
 }
 
@@ -142,11 +140,9 @@ static CUresult attribute_of(const struct range *range, CUmem_range_attribute at
 
 CUDA_API CUresult cuMemRangeGetAttribute(void *data, size_t size, CUmem_range_attribute attribute,
                                          CUdeviceptr pointer, size_t bytes) {
-    CUresult result = data ? cuda_ready() : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(data ? cuda_ready() : CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&cuda_memory);
     const struct range *range = managed(pointer, bytes);
-    result = range ? attribute_of(range, attribute, size, data) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = range ? attribute_of(range, attribute, size, data) : CUDA_ERROR_INVALID_VALUE;
     return cuda_leave(result);
 }

@@ -7,12 +7,11 @@
 
 CUDA_API CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
     size_t total;
-    CUresult result = cuDeviceTotalMem_v2(&total, device);
-    if (result == CUDA_SUCCESS && !bytes)
+    TRY(cuDeviceTotalMem_v2(&total, device));
+    if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *bytes = total < UINT32_MAX ? (unsigned int)total : UINT32_MAX;
-    return result;
+    *bytes = total < UINT32_MAX ? (unsigned int)total : UINT32_MAX;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total) {
@@ -30,15 +29,12 @@ CUDA_API CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total) {
 CUDA_API CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {
     CUcontext context;
     CUdeviceptr wide;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!pointer || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = cuda_linear(context, RANGE_LINEAR, bytes, (uintptr_t)1 << 32, &wide);
-    if (result == CUDA_SUCCESS)
-        *pointer = (CUdeviceptr_v1)wide;
-    return result;
+    TRY(cuda_linear(context, RANGE_LINEAR, bytes, (uintptr_t)1 << 32, &wide));
+    *pointer = (CUdeviceptr_v1)wide;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width,
@@ -48,10 +44,9 @@ CUDA_API CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, 
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes > UINT32_MAX)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = cuMemAlloc(pointer, (unsigned int)bytes);
-    if (result == CUDA_SUCCESS)
-        *pitch = (unsigned int)row;
-    return result;
+    TRY(cuMemAlloc(pointer, (unsigned int)bytes));
+    *pitch = (unsigned int)row;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuMemFree(CUdeviceptr_v1 pointer) { return cuMemFree_v2(pointer); }

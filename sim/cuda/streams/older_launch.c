@@ -6,9 +6,7 @@
 #include "../core/work.h"
 
 CUDA_API CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
-    CUresult result;
-    if (!cuda_kernel(function, &result))
-        return result;
+    TRY(cuda_kernel(function));
     if (x <= 0 || y <= 0 || z <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     function->block[0] = (unsigned)x;
@@ -18,9 +16,7 @@ CUDA_API CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) 
 }
 
 CUDA_API CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
-    CUresult result;
-    if (!cuda_kernel(function, &result))
-        return result;
+    TRY(cuda_kernel(function));
     if (width <= 0 || height <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     /* Without a shape set before: CUDA_ERROR_INVALID_VALUE. */
@@ -40,9 +36,7 @@ static CUresult devices_of(const CUDA_LAUNCH_PARAMS *launches, unsigned int coun
         CUstream stream = launches[i].hStream;
         if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
             return CUDA_ERROR_INVALID_HANDLE;
-        CUresult result = cuStreamGetCtx(stream, &contexts[i]);
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(cuStreamGetCtx(stream, &contexts[i]));
         for (unsigned int j = 0; j < i; j++)
             if (contexts[j]->device == contexts[i]->device)
                 return CUDA_ERROR_INVALID_DEVICE;

@@ -109,9 +109,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, 
         .size = bytes, .kind = RANGE_POOL, .device = context->device, .pool = pool, .freed = cuda_pool_freed};
     if (pool->imported)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = cuda_heap_take(&pool->heap, bytes, &made.span);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_heap_take(&pool->heap, bytes, &made.span));
     made.start = span_address(made.span);
     made.device = pool->heap.host ? -1 : pool->heap.device;
     if (!cuda_range_add(&cuda_ranges, &made)) {
@@ -141,9 +139,8 @@ static CUresult allocate_on(CUdeviceptr *pointer, size_t bytes, CUmemoryPool poo
                             CUstream stream) {
     CUcontext context;
     CUstream unused;
-    CUresult result = cuda_stream(stream, &unused, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(stream, &unused, &context));
+    CUresult result = CUDA_SUCCESS;
     if (!pointer || bytes == 0 || (!pool && !any))
         return CUDA_ERROR_INVALID_VALUE;
     if (captured(pointer, bytes, context->device, stream, &result))
@@ -188,9 +185,7 @@ CUDA_API CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     CUresult result = cuda_stream(stream, &unused, &context);
     if (result != CUDA_SUCCESS || !pointer || cuda_captured(stream, &node, &result))
         return result;
-    result = cuda_mark(stream, &mark);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_mark(stream, &mark));
     pthread_mutex_lock(&cuda_memory);
     struct range *range = cuda_range_of(&cuda_ranges, (uintptr_t)pointer, 1);
     bool known = range && range->start == (uintptr_t)pointer &&
@@ -249,12 +244,12 @@ CUDA_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
 /* A location that has a pool for allocations of a type. */
 static CUresult place_of(const CUmemLocation *location, CUmemAllocationType type, CUdevice *device,
                          bool *host) {
-    CUresult result = cuda_location(location, device, host);
-    if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_MANAGED)
+    TRY(cuda_location(location, device, host));
+    if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (result == CUDA_SUCCESS && type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    if (type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
-    return result;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location,

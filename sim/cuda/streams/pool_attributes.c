@@ -10,9 +10,7 @@
 CUDA_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     CUdevice device;
     bool host;
-    CUresult result = cuda_location(properties ? &properties->location : NULL, &device, &host);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_location(properties ? &properties->location : NULL, &device, &host));
     if (!pool || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (properties->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -25,9 +23,7 @@ CUDA_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *prop
 
 /* Takes the lock if it is a pool; otherwise CUDA_ERROR_INVALID_VALUE. */
 static CUresult enter(CUmemoryPool pool) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     pthread_mutex_lock(&cuda_memory);
     if (cuda_is_pool(pool))
         return CUDA_SUCCESS;
@@ -35,9 +31,7 @@ static CUresult enter(CUmemoryPool pool) {
 }
 
 CUDA_API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    CUresult result = enter(pool);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(enter(pool));
     if (pool->permanent)
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     cuda_pool_replace(pool);
@@ -48,9 +42,7 @@ CUDA_API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 CUDA_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    CUresult result = enter(pool);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(enter(pool));
     cuda_heap_refresh(&pool->heap);
     cuda_heap_trim(&pool->heap, keep, false);
     return cuda_leave(CUDA_SUCCESS);
@@ -84,9 +76,8 @@ static bool is_reuse(CUmemPool_attribute attribute) {
 
 CUDA_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
     bool known;
-    CUresult result = value ? enter(pool) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(value ? enter(pool) : CUDA_ERROR_INVALID_VALUE);
+    CUresult result = CUDA_SUCCESS;
     uint64_t found = attribute_value(pool, attribute, &known);
     if (known)
         *(uint64_t *)value = found;
@@ -98,9 +89,8 @@ CUDA_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute a
 }
 
 CUDA_API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    CUresult result = value ? enter(pool) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(value ? enter(pool) : CUDA_ERROR_INVALID_VALUE);
+    CUresult result = CUDA_SUCCESS;
     bool high = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
     if (is_reuse(attribute))
         pool->reuse[attribute - 1] = *(int *)value;
@@ -120,16 +110,12 @@ CUDA_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *m
     bool host;
     unsigned access = 0, denied = 0;
     for (size_t i = 0; i < count; i++) {
-        CUresult result = cuda_location(map ? &map[i].location : NULL, &device, &host);
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(cuda_location(map ? &map[i].location : NULL, &device, &host));
         if (host)
             return CUDA_ERROR_INVALID_VALUE;
         *(map[i].flags ? &access : &denied) |= 1u << device;
     }
-    CUresult result = enter(pool);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(enter(pool));
     if (!pool->heap.host && (denied >> pool->heap.device & 1)) /* its own device's access cannot be removed */
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     pool->access = (pool->access & ~denied) | access;
@@ -142,9 +128,8 @@ enum { TOKEN_SIZE = 1 }; /* no allocation is that small: it marks a pool's descr
 
 CUDA_API CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool,
                                                    CUmemAllocationHandleType type, unsigned long long flags) {
-    CUresult result = handle && !flags ? enter(pool) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(handle && !flags ? enter(pool) : CUDA_ERROR_INVALID_VALUE);
+    CUresult result = CUDA_SUCCESS;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || pool->imported ||
         !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
@@ -159,13 +144,11 @@ CUDA_API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *h
                                                      CUmemAllocationHandleType type,
                                                      unsigned long long flags) {
     struct backing *token = NULL;
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!pool || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&cuda_memory);
-    result = cuda_open(NULL, (int)(intptr_t)handle, &token, NULL);
+    CUresult result = cuda_open(NULL, (int)(intptr_t)handle, &token, NULL);
     if (result == CUDA_SUCCESS && token->size != TOKEN_SIZE)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
@@ -210,13 +193,11 @@ CUDA_API CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool
                                          CUmemPoolPtrExportData *data) {
     struct pointer told;
     struct range made = {.kind = RANGE_POOL_IMPORT, .pool = pool, .freed = cuda_pool_freed};
-    CUresult result = pointer && data ? enter(pool) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(pointer && data ? enter(pool) : CUDA_ERROR_INVALID_VALUE);
     memcpy(&told, data, sizeof told);
     if (!pool->imported)
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
-    result = cuda_open(told.key, -1, &made.backing, NULL);
+    CUresult result = cuda_open(told.key, -1, &made.backing, NULL);
     if (result != CUDA_SUCCESS)
         return cuda_leave(result);
     made.device = made.backing->device;

@@ -15,9 +15,7 @@ static uint64_t next_id(void) { return __atomic_add_fetch(&latest_id, 1, __ATOMI
 
 CUDA_API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_current(&context));
     if (!stream || flags > CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
     *stream = malloc(sizeof **stream);
@@ -39,9 +37,7 @@ CUDA_API CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
 }
 
 CUDA_API CUresult cuStreamDestroy_v2(CUstream stream) {
-    CUresult result = cuda_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_ready());
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
         stream->magic != STREAM_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
@@ -88,16 +84,14 @@ CUDA_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int
     CUcontext context;
     CUstream stream;
     bool captured = false;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result == CUDA_SUCCESS)
-        result = cuda_event_check(event);
-    if (result == CUDA_SUCCESS && flags > 1)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        result = cuda_capture_wait(handle, event, &captured);
-    if (result == CUDA_SUCCESS && !captured)
-        result = wait_on_device(handle, event);
-    return result;
+    TRY(cuda_stream(handle, &stream, &context));
+    TRY(cuda_event_check(event));
+    if (flags > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    TRY(cuda_capture_wait(handle, event, &captured));
+    if (!captured)
+        TRY(wait_on_device(handle, event));
+    return CUDA_SUCCESS;
 }
 
 /* Questions to a stream: `answer` is an expression of `stream` (NULL: the legacy one) and `context`. */
@@ -120,9 +114,7 @@ STREAM_FACT(cuStreamGetPriority, int, stream ? stream->priority : 0)
 CUDA_API CUresult cuStreamGetId(CUstream handle, unsigned long long *id) {
     CUcontext context;
     CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuda_stream(handle, &stream, &context));
     if (!id)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream && !stream->id)
@@ -139,10 +131,9 @@ CUDA_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *use
         return CUDA_ERROR_INVALID_VALUE;
     if (cuda_captured(stream, &node, &result))
         return result;
-    result = cuda_stream_wait(stream);
-    if (result == CUDA_SUCCESS)
-        function(user_data);
-    return result;
+    TRY(cuda_stream_wait(stream));
+    function(user_data);
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *user_data,
@@ -152,8 +143,7 @@ CUDA_API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback
         return CUDA_ERROR_INVALID_VALUE;
     if (cuda_capture_forbids(stream, &result))
         return result;
-    result = cuda_stream_wait(stream);
-    if (result == CUDA_SUCCESS)
-        callback(stream, CUDA_SUCCESS, user_data);
-    return result;
+    TRY(cuda_stream_wait(stream));
+    callback(stream, CUDA_SUCCESS, user_data);
+    return CUDA_SUCCESS;
 }
