@@ -78,9 +78,8 @@ static bool has_header(const struct call *call) {
 
 static void list_server(const struct call *call) {
     static const char *const columns[] = {"name", "uid", "pid", "status"};
-    char uid[16], pid[16];
-    const char *const values[] = {named_server.name, uid, pid, server_status()};
-    snprintf(uid, sizeof uid, "%u", named_server.uid);
+    char pid[16];
+    const char *const values[] = {named_server.name, "0", pid, server_status()};
     snprintf(pid, sizeof pid, "%d", server);
     if (has_header(call))
         show_row(call, columns, 4);

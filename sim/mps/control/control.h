@@ -87,14 +87,13 @@ struct namespace {
 
 extern struct named_server {
     bool there;
-    char name[MAX_NAME + 1], devices[1024];
-    uid_t uid;
+    char name[MAX_NAME + 1];
     struct namespace namespaces[MAX_NAMESPACES]; /* the first is `default` */
 } named_server;
 
+void server_remove(void);
 /* All return false with the reason in the answer. */
-bool server_create(const char *name, uid_t uid, const char *devices);
-bool server_delete(const char *name, bool force);
+bool server_create(const char *name); /* for root, and in multiuser mode for all */
 bool namespace_create(const char *name);
 bool namespace_delete(const char *name, bool force);
 struct namespace *namespace_named(const char *name);

@@ -146,7 +146,7 @@ bool namespace_set(struct namespace *namespace, const char *key, const char *val
     return true;
 }
 
-bool server_create(const char *name, uid_t uid, const char *devices) {
+bool server_create(const char *name) {
     char path[PATH_MAX], pipe[MAX_NAME + 16];
     if (!is_name(name))
         return false;
@@ -154,13 +154,8 @@ bool server_create(const char *name, uid_t uid, const char *devices) {
         say(MPS_WRONG "there is a server, %s, and a stand-in has one\n", named_server.name);
         return false;
     }
-    if (options.multiuser && uid != 0) {
-        say(MPS_WRONG "in multiuser mode a server's uid is 0\n");
-        return false;
-    }
-    named_server = (struct named_server){.there = true, .uid = uid};
+    named_server = (struct named_server){.there = true};
     snprintf(named_server.name, sizeof named_server.name, "%s", name);
-    snprintf(named_server.devices, sizeof named_server.devices, "%s", devices ? devices : "all");
     place(name, path);
     mkdir(path, 0755);
     snprintf(pipe, sizeof pipe, "%s/log", name);
@@ -170,22 +165,14 @@ bool server_create(const char *name, uid_t uid, const char *devices) {
     if (snprintf(path, sizeof path, "%s/%s", log_folder, name) < (int)sizeof path)
         mkdir(path, 0755);
     (void)namespace_create("default");
-    start_server(uid);
+    start_server(0);
     return true;
 }
 
-bool server_delete(const char *name, bool force) {
+void server_remove(void) {
     char path[PATH_MAX], pipe[MAX_NAME + 16];
-    if (!named_server.there || !name || strcmp(named_server.name, name) != 0) {
-        say(MPS_WRONG "there is no server %s\n", name ? name : "");
-        return false;
-    }
-    if (!force && clients()) {
-        say(MPS_WRONG "the server %s has clients\n", name);
-        return false;
-    }
-    if (server)
-        end_server();
+    if (!named_server.there)
+        return;
     for (int i = 0; i < MAX_NAMESPACES; i++)
         if (named_server.namespaces[i].there)
             (void)namespace_delete(named_server.namespaces[i].name, true);
@@ -194,5 +181,4 @@ bool server_delete(const char *name, bool force) {
     unlink(path);
     remove_in(named_server.name);
     named_server.there = false;
-    return true;
 }
