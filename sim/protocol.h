@@ -162,8 +162,6 @@ struct sim_hello {
     uint32_t host;          /* 1: the caller is on the host (process_on_host), and sees every device */
     uint32_t memory_limits; /* 1: this driver has them (R615) */
     int32_t cuda_version;   /* 1000 * major + 10 * minor */
-    uint32_t launch_ns;     /* least time of the caller's processor that a launch takes */
-    uint32_t record_ns;     /* likewise an event's record with timing; one without takes a tenth */
     char driver_version[32];
     char nvml_version[32];
 };

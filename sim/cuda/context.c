@@ -39,18 +39,16 @@ static void set_live(CUcontext context, bool live) {
 static CUresult start(CUcontext context, CUdevice number, const struct cuda_device *device) {
     struct sim_reply reply;
     struct sim_request request = {.operation = SIM_CTX_CREATE, .device = device->gpu->id, .mig = device->mig};
-    CUresult result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
-    if (result == CUDA_SUCCESS) {
-        sim_start_thread();
-        context->magic = CONTEXT_MAGIC;
-        context->id = (uint32_t)reply.value[0];
-        context->device = number;
-        context->unique = __atomic_add_fetch(&latest_context, 1, __ATOMIC_RELAXED);
-        context->version = 3020;
-        cuda_work_begin(context);
-        set_live(context, true);
-    }
-    return result;
+    TRY(cuda_result(sim_call(&request, NULL, &reply, NULL, 0)));
+    sim_start_thread();
+    context->magic = CONTEXT_MAGIC;
+    context->id = (uint32_t)reply.value[0];
+    context->device = number;
+    context->unique = __atomic_add_fetch(&latest_context, 1, __ATOMIC_RELAXED);
+    context->version = 3020;
+    cuda_work_begin(context);
+    set_live(context, true);
+    return CUDA_SUCCESS;
 }
 
 static CUresult stop(CUcontext context) {

@@ -27,8 +27,8 @@ CUDA_API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
 }
 
 CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context) {
-    CUresult result = context_of(&context);
-    return result == CUDA_SUCCESS ? cuda_context_wait(context) : result;
+    TRY(context_of(&context));
+    return cuda_context_wait(context);
 }
 
 CUDA_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {

@@ -15,8 +15,8 @@ static bool peers(CUdevice one, CUdevice other) {
 
 static CUresult both(CUdevice one, CUdevice other) {
     const struct cuda_device *device;
-    CUresult result = cuda_device(one, &device);
-    return result == CUDA_SUCCESS ? cuda_device(other, &device) : result;
+    TRY(cuda_device(one, &device));
+    return cuda_device(other, &device);
 }
 
 CUDA_API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {

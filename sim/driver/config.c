@@ -26,8 +26,7 @@ static const struct key global_keys[] = {
     KEY(TEXT, struct state, log_file),          KEY(TEXT, struct state, driver_version),
     KEY(TEXT, struct state, nvml_version),      KEY(NUMBER32, struct state, cuda_version),
     KEY(NUMBER32, struct state, memory_limits), KEY(NUMBER64, struct state, time_slice),
-    KEY(NUMBER64, struct state, switch_time),   KEY(NUMBER32, struct state, launch_ns),
-    KEY(NUMBER32, struct state, record_ns),     {0},
+    KEY(NUMBER64, struct state, switch_time),   {0},
 };
 
 #define DEVICE64(member) KEY(NUMBER64, struct sim_device, member),

@@ -130,9 +130,7 @@ static void hello(const struct client *client, struct sim_hello *hello) {
     *hello = (struct sim_hello){.device_count = state.device_count,
                                 .host = process_on_host(client->pid),
                                 .memory_limits = state.memory_limits,
-                                .cuda_version = state.cuda_version,
-                                .launch_ns = state.launch_ns,
-                                .record_ns = state.record_ns};
+                                .cuda_version = state.cuda_version};
     memcpy(hello->driver_version, state.driver_version, sizeof hello->driver_version);
     memcpy(hello->nvml_version, state.nvml_version, sizeof hello->nvml_version);
 }

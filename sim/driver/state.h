@@ -25,7 +25,7 @@ enum {
     MAX_QUEUED = 1 << 22,                /* the space for all clients' commands */
     MAX_QUEUED_PER_CONNECTION = 1 << 19, /* 8 full channels of each of its contexts */
     UNITS_PER_DEVICE = 1 + SIM_MAX_MIG,
-    METER_SAMPLES = 102, /* kept samples, including the present one: nvidia-smi shows 99 */
+    METER_SAMPLES = 102, /* kept samples, including the present one */
 };
 #define METER_SAMPLE_NS 166666667ull /* the shortest interval of real cards: 1/6 s */
 
@@ -208,7 +208,6 @@ struct state {
     int32_t cuda_version;
     uint32_t memory_limits;
     uint64_t time_slice, switch_time; /* ns */
-    uint32_t launch_ns, record_ns;
     char socket_dir[SIM_MAX_PATH], pid_file[SIM_MAX_PATH], log_file[SIM_MAX_PATH];
     struct client *clients;
     uint32_t client_count, slot_count, context_count, handle_count;

@@ -28,7 +28,7 @@ def test_our_topologies_match_their_names() -> None:
     for name in "1xH100", "2xH200":
         read = topology.read(name)
         assert {gpu.settings["context_memory"] for gpu in read.gpus} == {518 * MIB}
-        assert (read.launch_ns, read.time_slice_us, read.context_switch_us) == (4000, 2048, 190)
+        assert (read.time_slice_us, read.context_switch_us) == (2048, 190)
     profiles = {part["profile"] for gpu in topology.read("2xA100-MIG").gpus for part in gpu.mig}
     assert profiles == {"3g.40gb", "1g.10gb"}
 
@@ -122,7 +122,7 @@ def test_a_users_own_file_may_set_everything(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "description: mine\ndriver: R580\ntime_slice_us: 500\n"
-        "context_switch_us: 5\nlaunch_ns: 4500\nrecord_ns: 2500\n"
+        "context_switch_us: 5\n"
         "gpus:\n"
         "  - {model: T4, count: 2, memory_mib: 1000, reserved_mib: 3, context_mib: 5}\n"
         "  - {model: H200, uuid: GPU-11111111-2222-3333-4444-555555555555, healthy: false,\n"
@@ -132,7 +132,6 @@ def test_a_users_own_file_may_set_everything(tmp_path: Path) -> None:
     read = topology.read(str(file))
     assert (read.driver, read.cuda) == ("580.105.08", "13.0")
     assert (read.time_slice_us, read.context_switch_us) == (500, 5)
-    assert (read.launch_ns, read.record_ns) == (4500, 2500)
     assert [int(gpu.settings["memory"]) // MIB for gpu in read.gpus] == [1000, 1000, 143771, 81920]
     assert [int(gpu.settings.get("reserved", 0)) // MIB for gpu in read.gpus] == [3, 3, 615, 0]
     assert read.gpus[2].settings["uuid"] == "GPU-11111111-2222-3333-4444-555555555555"

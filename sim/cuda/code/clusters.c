@@ -36,23 +36,19 @@ static uint64_t size_of(CUfunction function, const CUlaunchConfig *config) {
 static CUresult room(CUfunction function, const CUlaunchConfig *config, int *multiprocessors, int *blocks) {
     CUdevice device;
     int clusters = 0;
-    CUresult result;
     TRY(cuda_kernel(function));
     if (!config || (config->numAttrs && !config->attrs))
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
     if (threads == 0 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;
-    result = cuCtxGetDevice(&device);
-    if (result == CUDA_SUCCESS)
-        result = cuDeviceGetAttribute(&clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device);
-    if (result == CUDA_SUCCESS && !clusters)
-        result = CUDA_ERROR_NOT_SUPPORTED;
-    if (result == CUDA_SUCCESS)
-        result = cuDeviceGetAttribute(multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-    return result == CUDA_SUCCESS ? cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                                        blocks, function, (int)threads, config->sharedMemBytes)
-                                  : result;
+    TRY(cuCtxGetDevice(&device));
+    TRY(cuDeviceGetAttribute(&clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device));
+    if (!clusters)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    TRY(cuDeviceGetAttribute(multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, (int)threads,
+                                                       config->sharedMemBytes);
 }
 
 CUDA_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function,

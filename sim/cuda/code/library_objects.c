@@ -128,8 +128,8 @@ CUDA_API CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
 CUDA_API CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
                                      const char *name) {
     CUmodule module;
-    CUresult result = cuLibraryGetModule(&module, library);
-    return result == CUDA_SUCCESS ? cuModuleGetGlobal_v2(pointer, bytes, module, name) : result;
+    TRY(cuLibraryGetModule(&module, library));
+    return cuModuleGetGlobal_v2(pointer, bytes, module, name);
 }
 
 CUDA_API CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
@@ -147,6 +147,6 @@ CUDA_API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     const struct CUfunc_st *found = kernel_of(kernel);
     if (!found)
         return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result = cuda_library_module(found->library, &module);
-    return result == CUDA_SUCCESS ? cuModuleGetFunction(function, module, found->name) : result;
+    TRY(cuda_library_module(found->library, &module));
+    return cuModuleGetFunction(function, module, found->name);
 }

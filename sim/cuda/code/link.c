@@ -46,11 +46,11 @@ CUDA_API CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options, voi
 CUDA_API CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size,
                                    const char *name, unsigned int count, CUjit_option *options,
                                    void **values) {
-    CUresult result = check(state);
+    TRY(check(state));
     (void)name;
-    if (result == CUDA_SUCCESS && (!data || (count && (!options || !values))))
-        result = CUDA_ERROR_INVALID_VALUE;
-    return result == CUDA_SUCCESS ? add(state, type, size) : result;
+    if (!data || (count && (!options || !values)))
+        return CUDA_ERROR_INVALID_VALUE;
+    return add(state, type, size);
 }
 
 CUDA_API CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,

@@ -173,10 +173,10 @@ CUresult cuda_module_load(CUmodule *module, size_t bytes, CUlibrary library) {
 
 CUDA_API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result == CUDA_SUCCESS && (!module || !image))
-        result = CUDA_ERROR_INVALID_VALUE;
-    return result == CUDA_SUCCESS ? cuda_module_load(module, cuda_image_size(image), NULL) : result;
+    TRY(cuda_current(&context));
+    if (!module || !image)
+        return CUDA_ERROR_INVALID_VALUE;
+    return cuda_module_load(module, cuda_image_size(image), NULL);
 }
 
 CUDA_API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,

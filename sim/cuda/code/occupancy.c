@@ -13,8 +13,8 @@ enum {
 /* Of the current context's device. */
 static CUresult number_of(CUdevice_attribute attribute, int *value) {
     CUdevice device;
-    CUresult result = cuCtxGetDevice(&device);
-    return result == CUDA_SUCCESS ? cuDeviceGetAttribute(value, attribute, device) : result;
+    TRY(cuCtxGetDevice(&device));
+    return cuDeviceGetAttribute(value, attribute, device);
 }
 
 static CUresult attribute_of(CUfunction function, CUfunction_attribute attribute, CUdevice device,
@@ -48,12 +48,8 @@ static CUresult attribute_of(CUfunction function, CUfunction_attribute attribute
 static CUresult set_attribute(CUfunction function, CUfunction_attribute attribute, int value,
                               CUdevice device) {
     int most = 0, clusters = 0, *place;
-    CUresult result =
-        cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
-    if (result == CUDA_SUCCESS)
-        result = cuDeviceGetAttribute(&clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device));
+    TRY(cuDeviceGetAttribute(&clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device));
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= most)
         place = &function->dynamic_shared;
     else if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && value >= -1 && value <= 100)
@@ -74,11 +70,10 @@ CUDA_API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute,
 }
 
 CUDA_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-    CUresult result;
     CUdevice device;
     TRY(cuda_kernel(function));
-    result = cuCtxGetDevice(&device);
-    return result == CUDA_SUCCESS ? set_attribute(function, attribute, value, device) : result;
+    TRY(cuCtxGetDevice(&device));
+    return set_attribute(function, attribute, value, device);
 }
 
 CUDA_API CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel,
@@ -159,14 +154,12 @@ CUDA_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid_size, int *block_si
 
 CUDA_API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction function, int blocks,
                                                           int block_size) {
-    CUresult result;
     int shared = 0, reserved = 0;
     TRY(cuda_kernel(function));
     if (!bytes || blocks <= 0 || block_size <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = number_of(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &shared);
-    if (result == CUDA_SUCCESS)
-        result = number_of(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &reserved);
+    TRY(number_of(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &shared));
+    TRY(number_of(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &reserved));
     *bytes = shared / blocks > reserved ? (size_t)(shared / blocks - reserved) : 0;
-    return result;
+    return CUDA_SUCCESS;
 }

@@ -82,11 +82,11 @@ static CUresult open_queue(CUcontext context) {
 static CUresult ready(CUcontext context) {
     if (!cuda_is_live(context))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    CUresult result = context->work.queue ? CUDA_SUCCESS : open_queue(context);
-    if (result == CUDA_SUCCESS && cuda_fault(context) == CUDA_SUCCESS)
+    TRY(context->work.queue ? CUDA_SUCCESS : open_queue(context));
+    if (cuda_fault(context) == CUDA_SUCCESS)
         __atomic_store_n(&context->fault, __atomic_load_n(&context->work.queue->fault, __ATOMIC_ACQUIRE),
                          __ATOMIC_RELEASE);
-    return result == CUDA_SUCCESS ? cuda_fault(context) : result;
+    return cuda_fault(context);
 }
 
 /* Positions of a channel that are known here to be done. */
@@ -231,13 +231,6 @@ CUresult cuda_submit(CUstream handle, struct sim_command command, struct mark *m
 }
 
 CUresult cuda_look(CUcontext context) { return ask(context, SIM_LOOK, 0, 0, NULL); }
-
-void cuda_spend(uint64_t begun, uint64_t ns) {
-    while (xpu_now() - begun < ns)
-        ;
-}
-
-uint64_t cuda_spending(uint64_t ns) { return ns ? xpu_now() : 0; }
 
 /* ---- completed work ---- */
 

@@ -88,9 +88,6 @@ CUresult cuda_stream_done(CUstream stream);
 CUresult cuda_stream_wait(CUstream stream);
 void cuda_stream_begin(CUstream stream);
 void cuda_stream_end(CUstream stream);
-/* Takes the rest of a call's processor time on a real driver, since an earlier time. */
-uint64_t cuda_spending(uint64_t ns);
-void cuda_spend(uint64_t begun, uint64_t ns);
 
 /* fill_rows.c: at once */
 CUresult cuda_fill_rows(const CUDA_MEMSET_NODE_PARAMS_v2 *fill, CUstream stream);

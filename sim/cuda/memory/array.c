@@ -221,10 +221,10 @@ CUresult cuda_mipmap_make(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *desc
 CUDA_API CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *description,
                                          unsigned int levels) {
     CUcontext context;
-    CUresult result = cuda_current(&context);
-    if (result == CUDA_SUCCESS && (!mipmap || !description))
-        result = CUDA_ERROR_INVALID_VALUE;
-    return result == CUDA_SUCCESS ? cuda_mipmap_make(context, description, levels, NULL, 0, mipmap) : result;
+    TRY(cuda_current(&context));
+    if (!mipmap || !description)
+        return CUDA_ERROR_INVALID_VALUE;
+    return cuda_mipmap_make(context, description, levels, NULL, 0, mipmap);
 }
 
 CUDA_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap) {

@@ -145,13 +145,11 @@ CUresult cuda_share(struct backing *backing) {
         return CUDA_SUCCESS;
     struct sim_request request = {.operation = SIM_SHARE, .argument = {backing->id, backing->offset}};
     struct sim_reply reply;
-    CUresult result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
-    if (result == CUDA_SUCCESS) {
-        backing->key[0] = reply.value[0];
-        backing->key[1] = reply.value[1];
-        backing->shared = true;
-    }
-    return result;
+    TRY(cuda_result(sim_call(&request, NULL, &reply, NULL, 0)));
+    backing->key[0] = reply.value[0];
+    backing->key[1] = reply.value[1];
+    backing->shared = true;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuda_export(struct backing *backing, int *handle) {

@@ -130,10 +130,8 @@ CUDA_API CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId id, CUdevice devi
                                            CUmemGenericAllocationHandle memory, cuuint64_t memory_offset,
                                            cuuint64_t size, unsigned long long flags) {
     struct endpoint *endpoint;
-    CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : enter(id, true, &endpoint);
-    return result == CUDA_SUCCESS
-               ? cuda_leave(bind(endpoint, device, offset, cuda_allocation(memory), memory_offset, size))
-               : result;
+    TRY(flags ? CUDA_ERROR_INVALID_VALUE : enter(id, true, &endpoint));
+    return cuda_leave(bind(endpoint, device, offset, cuda_allocation(memory), memory_offset, size));
 }
 
 CUDA_API CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
@@ -150,8 +148,8 @@ CUDA_API CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId id, CUdevice dev
 CUDA_API CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
                                           cuuint64_t size) {
     struct endpoint *endpoint;
-    CUresult result = enter(id, true, &endpoint);
-    return result == CUDA_SUCCESS ? cuda_leave(cuda_unbind(&endpoint->bound, device, offset, size)) : result;
+    TRY(enter(id, true, &endpoint));
+    return cuda_leave(cuda_unbind(&endpoint->bound, device, offset, size));
 }
 
 CUDA_API CUresult cuLogicalEndpointExport(void *handle, CUlogicalEndpointId id,

@@ -184,10 +184,8 @@ CUDA_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     if (!free_bytes || !total)
         return CUDA_ERROR_INVALID_VALUE;
     struct sim_request request = {.operation = SIM_MEMORY, .device = device->gpu->id, .mig = device->mig};
-    CUresult result = cuda_result(sim_call(&request, NULL, &reply, NULL, 0));
-    if (result == CUDA_SUCCESS) {
-        *total = reply.value[0];
-        *free_bytes = reply.value[1] < reply.value[0] ? reply.value[0] - reply.value[1] : 0;
-    }
-    return result;
+    TRY(cuda_result(sim_call(&request, NULL, &reply, NULL, 0)));
+    *total = reply.value[0];
+    *free_bytes = reply.value[1] < reply.value[0] ? reply.value[0] - reply.value[1] : 0;
+    return CUDA_SUCCESS;
 }

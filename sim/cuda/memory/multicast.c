@@ -103,10 +103,8 @@ CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t
                                      CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                                      unsigned long long flags) {
     struct allocation *object;
-    CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : enter(handle, &object);
-    return result == CUDA_SUCCESS
-               ? cuda_leave(bind(object, offset, cuda_allocation(memory), memory_offset, size))
-               : result;
+    TRY(flags ? CUDA_ERROR_INVALID_VALUE : enter(handle, &object));
+    return cuda_leave(bind(object, offset, cuda_allocation(memory), memory_offset, size));
 }
 
 CUDA_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,

@@ -78,9 +78,6 @@ CUDA_API CUresult cuEventDestroy_v2(CUevent event) {
 CUDA_API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 
 static CUresult record(CUstream handle, CUevent event) {
-    uint64_t cost = cuda_hello()->record_ns / (event->flags & CU_EVENT_DISABLE_TIMING ? 10 : 1);
-    if (cost)
-        cuda_spend(cuda_spending(cost), cost);
     CUresult result =
         cuda_submit(handle, (struct sim_command){.kind = SIM_RECORD, .number = event->number}, &event->mark);
     /* The next wait for it, in any process, must find this record. */
@@ -133,10 +130,10 @@ CUDA_API CUresult cuEventSynchronize(CUevent event) {
 }
 
 CUDA_API CUresult cuEventQuery(CUevent event) {
-    CUresult result = recorded(event);
-    if (result == CUDA_SUCCESS && event->interprocess)
+    TRY(recorded(event));
+    if (event->interprocess)
         return cuda_call(event->context, SIM_EVENT_QUERY, event->number, NULL);
-    return result == CUDA_SUCCESS ? cuda_done(&event->mark) : result;
+    return cuda_done(&event->mark);
 }
 
 CUDA_API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {

@@ -6,19 +6,12 @@
 #include "../core/work.h"
 
 static CUresult run(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream handle) {
-    uint64_t cost = cuda_hello()->launch_ns, begun = cuda_spending(cost);
     struct sim_command command;
     CUcontext context;
     CUstream stream;
-    CUresult result = cuda_stream(handle, &stream, &context);
-    if (result == CUDA_SUCCESS)
-        result = cuda_kernel_command(kernel, context, &command);
-    /* This comes first: a card gets the work at the end of the call. */
-    if (cost)
-        cuda_spend(begun, cost);
-    if (result == CUDA_SUCCESS)
-        result = cuda_submit(handle, command, NULL);
-    return result;
+    TRY(cuda_stream(handle, &stream, &context));
+    TRY(cuda_kernel_command(kernel, context, &command));
+    return cuda_submit(handle, command, NULL);
 }
 
 static CUresult launch(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream stream) {

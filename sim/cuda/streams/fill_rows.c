@@ -29,8 +29,8 @@ static CUresult rows(CUdeviceptr to, size_t pitch, unsigned int value, unsigned 
         return CUDA_SUCCESS;
     if (!waits && cuda_captured(stream, &node, &result))
         return result;
-    result = waits ? cuda_stream_wait(stream) : CUDA_SUCCESS;
-    return result == CUDA_SUCCESS ? cuda_fill_rows(&node.memset, stream) : result;
+    TRY(waits ? cuda_stream_wait(stream) : CUDA_SUCCESS);
+    return cuda_fill_rows(&node.memset, stream);
 }
 
 #define FILL_ROWS(name, type, element)                                                                       \

@@ -155,8 +155,8 @@ static CUresult run_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel, struct run *ru
         run->kernels = true;
         return CUDA_SUCCESS;
     }
-    CUresult result = give(run);
-    return result == CUDA_SUCCESS ? cuda_submit(run->stream, command, NULL) : result;
+    TRY(give(run));
+    return cuda_submit(run->stream, command, NULL);
 }
 
 static CUresult run_nodes(CUgraph graph, struct run *run);
@@ -176,7 +176,6 @@ static CUresult run_other(CUgraphNode node, CUstream stream) {
 
 static CUresult run_node(CUgraphNode node, struct run *run) {
     const CUgraphNodeParams *params = &node->params;
-    CUresult result;
     switch (params->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
         return run_kernel(&params->kernel, run);
@@ -189,8 +188,8 @@ static CUresult run_node(CUgraphNode node, struct run *run) {
     case CU_GRAPH_NODE_TYPE_HOST:
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        result = give(run);
-        return result == CUDA_SUCCESS ? run_other(node, run->stream) : result;
+        TRY(give(run));
+        return run_other(node, run->stream);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return graph_memory_run(node);
@@ -209,13 +208,8 @@ static CUresult run_nodes(CUgraph graph, struct run *run) {
 
 static CUresult run_graph(CUgraph graph, CUstream stream, CUcontext context) {
     struct run run = {.stream = stream, .context = context};
-    uint64_t cost = cuda_hello()->launch_ns, begun = cuda_spending(cost);
-    CUresult result = run_nodes(graph, &run);
-    if (cost)
-        cuda_spend(begun, cost);
-    if (result == CUDA_SUCCESS)
-        result = give(&run);
-    return result;
+    TRY(run_nodes(graph, &run));
+    return give(&run);
 }
 
 static struct graph_launch launch_of(CUgraph graph, CUstream handle, CUstream stream, CUcontext context) {

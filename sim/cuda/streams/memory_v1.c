@@ -16,14 +16,12 @@ CUDA_API CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
 
 CUDA_API CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total) {
     size_t wide_free, wide_total;
-    CUresult result = cuMemGetInfo_v2(&wide_free, &wide_total);
-    if (result == CUDA_SUCCESS && (!free_bytes || !total))
+    TRY(cuMemGetInfo_v2(&wide_free, &wide_total));
+    if (!free_bytes || !total)
         return CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) {
-        *free_bytes = wide_free < UINT32_MAX ? (unsigned int)wide_free : UINT32_MAX;
-        *total = wide_total < UINT32_MAX ? (unsigned int)wide_total : UINT32_MAX;
-    }
-    return result;
+    *free_bytes = wide_free < UINT32_MAX ? (unsigned int)wide_free : UINT32_MAX;
+    *total = wide_total < UINT32_MAX ? (unsigned int)wide_total : UINT32_MAX;
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {

@@ -225,20 +225,20 @@ static CUresult set(CUdevice device, bool host, CUmemoryPool pool) {
 
 CUDA_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
     const struct cuda_device *unused;
-    CUresult result = cuda_device(device, &unused);
-    return result == CUDA_SUCCESS ? get(pool, device, false, false) : result;
+    TRY(cuda_device(device, &unused));
+    return get(pool, device, false, false);
 }
 
 CUDA_API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
     const struct cuda_device *unused;
-    CUresult result = cuda_device(device, &unused);
-    return result == CUDA_SUCCESS ? get(pool, device, false, true) : result;
+    TRY(cuda_device(device, &unused));
+    return get(pool, device, false, true);
 }
 
 CUDA_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     const struct cuda_device *unused;
-    CUresult result = cuda_device(device, &unused);
-    return result == CUDA_SUCCESS ? set(device, false, pool) : result;
+    TRY(cuda_device(device, &unused));
+    return set(device, false, pool);
 }
 
 /* A location that has a pool for allocations of a type. */
@@ -256,22 +256,22 @@ CUDA_API CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *loca
                                          CUmemAllocationType type) {
     CUdevice device;
     bool host;
-    CUresult result = place_of(location, type, &device, &host);
-    return result == CUDA_SUCCESS ? get(pool, device, host, false) : result;
+    TRY(place_of(location, type, &device, &host));
+    return get(pool, device, host, false);
 }
 
 CUDA_API CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
     CUdevice device;
     bool host;
-    CUresult result = place_of(location, type, &device, &host);
-    return result == CUDA_SUCCESS ? get(pool, device, host, true) : result;
+    TRY(place_of(location, type, &device, &host));
+    return get(pool, device, host, true);
 }
 
 CUDA_API CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
     CUdevice device;
     bool host;
-    CUresult result = place_of(location, type, &device, &host);
-    return result == CUDA_SUCCESS ? set(device, host, pool) : result;
+    TRY(place_of(location, type, &device, &host));
+    return set(device, host, pool);
 }
 
 void cuda_pool_replace(CUmemoryPool pool) {

@@ -78,8 +78,6 @@ class Topology(Value):
     cuda: str
     time_slice_us: int
     context_switch_us: int
-    launch_ns: int
-    record_ns: int
     gpus: tuple[Gpu, ...]
 
     @property
@@ -103,8 +101,6 @@ class Topology(Value):
             "memory_limits": int(self.memory_limits),
             "time_slice": self.time_slice_us * 1000,
             "switch_time": self.context_switch_us * 1000,
-            "launch_ns": self.launch_ns,
-            "record_ns": self.record_ns,
         }
         lines = [f"{key}={value}" for key, value in top.items()]
         for index, gpu in enumerate(self.gpus):
@@ -150,8 +146,6 @@ def read(topology: str) -> Topology:
         cuda,
         data.get("time_slice_us", 1024),
         data.get("context_switch_us", 20),
-        data.get("launch_ns", 0),
-        data.get("record_ns", 0),
         tuple(_gpus(data["gpus"], name, path)),
     )
 
