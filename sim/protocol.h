@@ -113,7 +113,6 @@ enum sim_kind {
     SIM_WAIT,        /* context, number: channel, value: position; of the same client's */
     SIM_WAIT_SHARED, /* context, number: event; for its latest record, of any context */
     SIM_MARK,        /* only a position */
-    SIM_LAST_KIND = SIM_MARK,
 };
 
 /* The commands of a channel. Positions count the commands of a channel from 1 on. */

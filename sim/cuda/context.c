@@ -229,32 +229,6 @@ CUDA_API CUresult cuCtxSetFlags(unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
-/* NULL: the current one. */
-static CUresult named(CUcontext *context) {
-    if (!*context)
-        return cuda_current(context);
-    TRY(cuda_ready());
-    if ((*context)->magic != CONTEXT_MAGIC || !cuda_is_live(*context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
-    TRY(named(&context));
-    if (!id)
-        return CUDA_ERROR_INVALID_VALUE;
-    *id = context->unique;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version) {
-    TRY(named(&context));
-    if (!version)
-        return CUDA_ERROR_INVALID_VALUE;
-    *version = context->version;
-    return CUDA_SUCCESS;
-}
-
 CUDA_API CUresult cuCtxSynchronize(void) {
     CUcontext context;
     TRY(cuda_current(&context));

@@ -26,6 +26,22 @@ CUDA_API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
     return CUDA_SUCCESS;
 }
 
+CUDA_API CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
+    TRY(context_of(&context));
+    if (!id)
+        return CUDA_ERROR_INVALID_VALUE;
+    *id = context->unique;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version) {
+    TRY(context_of(&context));
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = context->version;
+    return CUDA_SUCCESS;
+}
+
 CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context) {
     TRY(context_of(&context));
     return cuda_context_wait(context);
