@@ -39,7 +39,9 @@ class Api:
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig with which other clients have the same identity."""
         cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
-        return kubeconfig(path, cluster, {"token": self.token})
+        path = kubeconfig(path, cluster, {"token": self.token})
+        path.chmod(0o600)
+        return path
 
     def call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
         """The API server's answer; text if it is not JSON. ApiError if the server refuses."""

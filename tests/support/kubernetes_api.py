@@ -40,7 +40,6 @@ def kubeconfig(path: Path, cluster: Object, user: Object | None = None, namespac
         "current-context": "c",
     }
     path.write_text(json.dumps(document))
-    path.chmod(0o600)
     return path
 
 
