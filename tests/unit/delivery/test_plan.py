@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from xpu_runtime.delivery import plan
+from xpu_runtime.delivery import in_root, plan
 from xpu_runtime.delivery.contribution import Contribution, InImage
-from xpu_runtime.delivery.operations import ImageFile, Mount, Operation, Target
-from xpu_runtime.errors import DeviceError
+from xpu_runtime.delivery.operations import ImageFile, Link, Mount, Operation, Target
+from xpu_runtime.errors import ApplyError, DeviceError
 from xpu_runtime.ledger.grants import Holding, Slice
 from xpu_runtime.linux.ldcache import Entry
 from xpu_runtime.linux.rootfs import Root
@@ -116,3 +116,14 @@ def test_a_contribution_adds_files_and_sees_the_image_only_where_its_programs_ar
             page,
             ("mount", "/host/ours", "/opt/libcuda.so.620", True, False),
         ]
+
+
+class FullDisk(in_root.InRoot):
+    def mount(self, source: str, destination: str, *, executable: bool, writable: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_if_a_step_fails_the_ones_before_are_undone_and_the_reason_is_told(image: Path) -> None:
+    with Root(str(image)) as root, pytest.raises(ApplyError, match=r"mount /x at /y.*the disk is full"):
+        in_root.carry_out([Link("/usr/lib64/a", "b"), Mount("/x", "/y")], FullDisk(root))
+    assert not (image / "usr/lib64/a").is_symlink()

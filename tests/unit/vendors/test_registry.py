@@ -84,28 +84,29 @@ def test_an_inventory_is_used_until_its_sources_change(tmp_path: Path, run_dir: 
 
 
 _DAMAGED: tuple[object, ...] = (5, None, "x", [[]], {"a": 1})
-#: The inventory of the release before, which had NVIDIA's fields, after its root.
-_OLD = [False, "615.36.02", "13.4", [], [], [], True, "/nvml", [], ""]
 
 
 @pytest.mark.parametrize(
-    ("format", "stamps"),
+    ("field", "value"),
     [
-        *((version, "old") for version in (0, 1, 3, "2", None)),
-        *((2, odd) for odd in _DAMAGED),
+        *(("format", other) for other in (0, 1, 1000, "2", None)),
+        ("build", "another"),
+        *(("stamps", damaged) for damaged in _DAMAGED),
     ],
 )
-def test_a_cache_of_another_format_or_a_damaged_one_is_as_good_as_none(
-    tmp_path: Path, run_dir: Path, format: object, stamps: object
+def test_a_cache_of_another_version_or_a_damaged_one_is_as_good_as_none(
+    tmp_path: Path, run_dir: Path, field: str, value: object
 ) -> None:
     config = Config(driver_root=str(tmp_path))
     Tree(tmp_path).gpu()
     found = discovery.load(config)
     cache = run_dir / "inventory.json"
     record = json.loads(cache.read_text())
-    kept = record["inventory"]
-    inventory = [*kept[:4], stamps, *kept[5:]] if stamps != "old" else [str(tmp_path), *_OLD]
-    cache.write_text(json.dumps({**record, "format": format, "inventory": inventory}))
+    other = {**record, field: value}
+    if field == "stamps":  # of the inventory
+        kept = record["inventory"]
+        other = {**record, "inventory": [*kept[:4], value, *kept[5:]]}
+    cache.write_text(json.dumps(other))
     assert discovery.load(config) == found
     assert json.loads(cache.read_text()) == record
 
