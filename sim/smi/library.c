@@ -23,7 +23,7 @@ static void *library;
 
 bool smi_load(void) {
     library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    return library != NULL;
+    return library && dlsym(library, "nvmlErrorString"); /* main.c prints what it returns */
 }
 
 static nvmlReturn_t missing(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }

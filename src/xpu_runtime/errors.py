@@ -48,7 +48,8 @@ def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:
     if word.startswith(shared):
         word = word.removeprefix(shared)
         known = {each.removeprefix(shared): known[each] for each in known}
-    found = [each for each in known if word and len(shared + word) > 1 and each.startswith(word)]
+    found = [word] if word in known else []
+    found += [each for each in known if word and len(shared + word) > 1 and each.startswith(word)]
     found += [each for each in known if len(word) > 2 and each.endswith(word)]
     found = found or difflib.get_close_matches(word, known, n=1)
     return f"did you mean {known[found[0]]}?" if found else otherwise

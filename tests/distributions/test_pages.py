@@ -31,7 +31,7 @@ case "$*" in
     while grep -qs . "/proc/$process/cmdline"; do sleep 0.1; done
     $words > /run/dockerd.log 2>&1 < /dev/null &
     until docker version > /dev/null 2>&1; do sleep 0.1; done ;;
-"start xpu-agent"|"restart xpu-agent"|"enable --now xpu-agent") xpu agent > /run/agent.log 2>&1 & sleep 1 ;;
+"start xpu-agent"|"restart xpu-agent") xpu agent > /run/agent.log 2>&1 & sleep 1 ;;
 *) echo "systemctl $*: not on this machine" >&2; exit 1 ;;
 esac
 """

@@ -110,7 +110,6 @@ enum { /* nvmlGpuP2PCapsIndex_t */
        NVML_P2P_CAPS_INDEX_PCI = 4,
        NVML_P2P_CAPS_INDEX_UNKNOWN = 5
 };
-enum { NVML_TOPOLOGY_INTERNAL = 0, NVML_TOPOLOGY_HOSTBRIDGE = 30 }; /* nvmlGpuTopologyLevel_t */
 enum { NVML_P2P_STATUS_OK = 0, NVML_P2P_STATUS_NOT_SUPPORTED = 5 };
 
 enum { NVML_PROCESS_MODE_COMPUTE = 0, NVML_PROCESS_MODE_GRAPHICS = 1, NVML_PROCESS_MODE_MPS = 2 };
@@ -360,11 +359,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t d
                                                                   unsigned long long *reasons);
 NVML_API nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device,
                                                                unsigned long long *reasons);
-NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
-                                                          unsigned int *level);
-NVML_API nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int words, unsigned long *cpus);
-NVML_API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int words,
-                                                  unsigned long *nodes, unsigned int scope);
 NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending);
 NVML_API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count);
 NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,

@@ -28,10 +28,10 @@ def agent() -> None:
     """Share out the time of devices among containers, and make their starts quicker.
 
     Runs until it is stopped. XPU_SCHED=burst and weight, and XPU_PRIORITY, need it: without it each
-    container has only its cap. It also reads the driver's samples. It holds a container more strictly
-    that uses more than its cap. Its processes have everything loaded, and start containers with slices.
-    When it is stopped or killed, every container keeps its cap, and starts take longer. The packages
-    bring a service for it: systemctl enable --now xpu-agent
+    container has only its cap. It also reads the driver's samples, and holds a container that uses
+    more than its cap more strictly. Its processes have everything loaded, and start containers with
+    slices. When it is stopped or killed, every container keeps its cap, and starts take longer. The
+    packages bring a service for it: systemctl start xpu-agent
 
     A second process serves over HTTP what `xpu metrics` prints, and a page for browsers: devices, slices
     of the last hour, events and refusals. It listens on metrics.sock in the run folder, for root and

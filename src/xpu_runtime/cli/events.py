@@ -64,7 +64,7 @@ Example:
     "--container",
     metavar="ID",
     shell_complete=completion.containers,
-    help="Only events of containers with this id, start of an id (three characters), or name.",
+    help="Only events of containers with this id, start of an id (3 characters), or name.",
 )
 @click.option(
     "--device",

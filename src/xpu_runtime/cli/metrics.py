@@ -26,7 +26,8 @@ def metrics(output: str | None) -> None:
 
     It takes a second, because it measures the containers' shares. `xpu agent` serves the same on a
     socket and, if the configuration says so, on a port of this machine. If devices and slices cannot be
-    read, it prints xpu_up 0 and the ledger's counts. Exit status: 0 they were read, 1 they were not.
+    read, it prints xpu_up 0 and the ledger's counts. Exit status: 0 devices and slices were read, 1 they
+    were not.
 
     \b
     Example:

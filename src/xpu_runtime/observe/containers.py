@@ -95,7 +95,7 @@ class LimitsJson(TypedDict):
     """The limits of a slice, and what holds them."""
 
     device_uuid: str
-    #: Bytes booked, which is the limit; null: the whole device.
+    #: The limit in bytes, booked or asked for; null: the whole device.
     memory_bytes: int | None
     #: Cap in percent of the device's time; null: no cap.
     cores: int | None

@@ -42,7 +42,7 @@ class Process(Value):
 
 def program(name: str) -> str | None:
     """The path of an installed program; None if there is none."""
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_PATH}")
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_PATH}")
 
 
 def running(name: str) -> list[Process]:

@@ -237,6 +237,8 @@ def test_explain_names_the_device_that_is_meant(node: Node) -> None:
         question = f"; did you mean yoyoworks.com/xpu={meant}?" if meant else ""
         line = f"there is no CDI device '{name}' of ours: `xpu cdi list` shows them{question}"
         assert done.stderr.endswith(f"Error: {line}\n")
+    node.configure("cdi: {sizes: [{name: 4g-half, mem: 4G, cores: 50}, {name: 4g, mem: 4G}]}")
+    assert "did you mean yoyoworks.com/xpu=4g?" in node.xpu("explain", "--device", "4g", check=False).stderr
     node.configure("cdi: {sizes: [{name: half, mem: 50%}]}")
     assert "did you mean" not in node.xpu("explain", "--device", "6g", check=False).stderr
     assert (

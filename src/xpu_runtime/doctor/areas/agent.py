@@ -44,11 +44,11 @@ def look(machine: Machine) -> Iterator[Finding]:
         if needing:
             names = listed([grant.container_id[:12] for grant in needing])
             text = f"xpu agent does not run: burst, weight and priorities are caps alone for {names}"
-            todo = "start it: systemctl enable --now xpu-agent (or run `xpu agent`)"
+            todo = "start it: systemctl start xpu-agent (or run `xpu agent`)"
             yield finding.warning(_CHECK, text, todo)
         elif machine.grants is not None:  # without the right to read them its socket does not answer either
             text = "xpu agent does not run, and no container needs it: starts take longer"
-            yield finding.ok(_CHECK, f"{text} (systemctl enable --now xpu-agent, or `xpu agent`)")
+            yield finding.ok(_CHECK, f"{text} (systemctl start xpu-agent, or `xpu agent`)")
         return
     if not machine.complaints:  # otherwise the settings are unknown, also to a new agent
         yield from _not_read_again(machine.settings, running["metrics"])

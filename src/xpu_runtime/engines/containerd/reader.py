@@ -48,8 +48,8 @@ def check_stays(file: TextFile) -> None:
     if maker := maker_of(file):
         raise ConfigError(
             f"{file.path} is written anew at each start of {maker}, and imports no folder",
-            "write our table into the template beside it, or update to a release of 2026 or later, which "
-            "imports one (docs/how-to/engines.md has both); nothing was changed",
+            "write our table into the template beside it, or update to a release of March 2026 or later, "
+            "which imports one (docs/how-to/engines.md has both); nothing was changed",
         )
 
 
