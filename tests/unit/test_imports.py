@@ -27,7 +27,7 @@ LIGHT = {
 }  # fmt: skip
 
 
-def brought(modules: str, python: str = sys.executable) -> set[str]:
+def imported(modules: str, python: str = sys.executable) -> set[str]:
     """The modules that an import of these brings into a bare interpreter."""
     code = BARE.format(source=str(SOURCE), modules=modules)
     done = subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
@@ -50,14 +50,14 @@ def packages(modules: set[str]) -> set[str]:
     ],
 )
 def test_an_entry_point_imports_nothing_heavy(modules: str) -> None:
-    found = brought(modules, "/usr/bin/python3")
+    found = imported(modules, "/usr/bin/python3")
     assert {name for name in found if not name.startswith("xpu_runtime")} <= LIGHT
 
 
 def test_the_shim_without_spec_mode_opens_neither_ledger_nor_devices() -> None:
-    assert not packages(brought("xpu_runtime.shim")) & {"ledger", "vendors", "limits"}
+    assert not packages(imported("xpu_runtime.shim")) & {"ledger", "vendors", "limits"}
 
 
 def test_stopping_a_container_imports_no_plan() -> None:
-    found = packages(brought("xpu_runtime.hook, xpu_runtime.ledger.store"))
+    found = packages(imported("xpu_runtime.hook, xpu_runtime.ledger.store"))
     assert not found & {"start", "granting", "delivery", "limits", "config"}

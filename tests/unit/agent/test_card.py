@@ -25,8 +25,8 @@ class Box:
         folder.mkdir()
         pages.create(str(folder), folder.name, (pages.Entry(UUID, None, cores=cores, sched=sched),))
         self.pages = GrantPages(str(folder), write=True)
-        self.watched = SliceState(str(folder), folder.name, 0, self.pages.slices[0], 0)
-        self.watched.look = self._look
+        self.state = SliceState(str(folder), folder.name, 0, self.pages.slices[0], 0)
+        self.state.look = self._look
         self._usage = os.open(folder / pages.USAGE, os.O_RDWR)
         self._used = self._waits = 0
         self.looks = 0
@@ -68,7 +68,7 @@ class Node:
 
     def box(self, cores: int, sched: str = "burst") -> Box:
         self.boxes.append(Box(self._folder / str(len(self.boxes)), cores, sched))
-        self.card.slices.append(self.boxes[-1].watched)
+        self.card.slices.append(self.boxes[-1].state)
         self.card.arrange()
         return self.boxes[-1]
 
@@ -154,7 +154,7 @@ def test_a_share_that_stays_is_renewed_long_before_it_counts_as_lost(node: Node,
 
 
 def test_the_highest_share_since_the_last_comparison_counts(node: Node) -> None:
-    guest = node.box(30).watched
+    guest = node.box(30).state
     assert guest.highest_share() == 3000
     guest.set_share(10_000)
     guest.set_share(3000)

@@ -47,7 +47,7 @@ def outcome(
     return choose.holding(found, device, parse(variables), config or Config())
 
 
-def unserved(
+def why_not(
     variables: dict[str, str], found: Inventory = R615, device: Device = GPU, config: Config | None = None
 ) -> str:
     """Why the device cannot serve."""
@@ -66,7 +66,7 @@ def test_memory_is_held_by_the_driver_and_cores_by_the_interposers(interposers: 
 
 def test_capabilities_that_the_interposers_do_not_see_count_against_both_kinds(interposers: None) -> None:
     unseen = {"XPU_CAPABILITIES": "compute,graphics", "XPU_CORES": "30"}
-    reason = unserved({**unseen, "XPU_MEM": "4G"}, config=NOTHING_UNHELD)
+    reason = why_not({**unseen, "XPU_MEM": "4G"}, config=NOTHING_UNHELD)
     assert reason == (
         "XPU_CAPABILITIES asks for graphics, whose work on the device the interposer libraries do not see "
         "(they see compute, utility and video), and enforcement.allow_unenforced does not list cores"
@@ -75,7 +75,7 @@ def test_capabilities_that_the_interposers_do_not_see_count_against_both_kinds(i
 
 
 def test_no_cap_on_cores_is_hard_but_that_of_a_whole_mig_device(interposers: None) -> None:
-    reason = unserved({"XPU_MEM": "4G", "XPU_CORES": "30", "XPU_ENFORCE": "hard"}, config=ALL_UNHELD)
+    reason = why_not({"XPU_MEM": "4G", "XPU_CORES": "30", "XPU_ENFORCE": "hard"}, config=ALL_UNHELD)
     assert reason == (
         "only a whole MIG device has a cap on cores that no program can get round, "
         "and XPU_ENFORCE=hard is set"
@@ -90,7 +90,7 @@ def test_a_slice_without_limits_needs_no_backend() -> None:
 def test_where_no_interposer_is_made_for_the_driver_they_hold_nothing(interposers: None) -> None:
     """A vendor's file may name the backend and have no libraries to interpose: that must not look held."""
     driver = R580.driver("nvidia").replace(interposed=())
-    reason = unserved({"XPU_MEM": "4G"}, inventories.node(driver, GPU), config=NOTHING_UNHELD)
+    reason = why_not({"XPU_MEM": "4G"}, inventories.node(driver, GPU), config=NOTHING_UNHELD)
     assert "there is no interposer library for the driver of nvidia devices" in reason
 
 
@@ -115,14 +115,14 @@ def test_with_an_older_driver_the_interposers_hold_memory(interposers: None) -> 
 def test_where_the_interposers_cannot_hold_memory_the_reason_is_told(
     interposers: None, variables: dict[str, str], found: str, device: Device, why: str
 ) -> None:
-    reason = unserved(
+    reason = why_not(
         {"XPU_MEM": "4G", **variables}, inventories.node(inventories.nvidia(found, *LIBRARIES), GPU), device
     )
     assert why in reason
 
 
 def test_without_interposers_an_older_driver_cannot_hold_memory() -> None:
-    reason = unserved({"XPU_MEM": "4G"}, R580)
+    reason = why_not({"XPU_MEM": "4G"}, R580)
     assert "driver 580.82.07 cannot hold a memory limit (R615 or newer can)" in reason
     assert "libcuda.so.1 is missing: install the runtime again" in reason
     assert "enforcement.allow_unenforced does not list memory" in reason
@@ -130,7 +130,7 @@ def test_without_interposers_an_older_driver_cannot_hold_memory() -> None:
 
 def test_a_limit_goes_unheld_only_where_the_configuration_lists_it() -> None:
     assert outcome({"XPU_MEM": "4G"}, R580, config=ALL_UNHELD) == (Holding(*UNHELD), None)
-    reason = unserved({"XPU_CORES": "30"}, config=Config())
+    reason = why_not({"XPU_CORES": "30"}, config=Config())
     assert "enforcement.allow_unenforced does not list cores" in reason
 
 
@@ -138,7 +138,7 @@ def test_a_limit_goes_unheld_only_where_the_configuration_lists_it() -> None:
 def test_hard_is_refused_unless_every_limit_is(config: Config) -> None:
     assert outcome({"XPU_MEM": "4G", "XPU_ENFORCE": "hard"}, config=config)[1] is None
     for variables, found in [({"XPU_MEM": "4G", "XPU_CORES": "30"}, R615), ({"XPU_MEM": "4G"}, R580)]:
-        reason = unserved({**variables, "XPU_ENFORCE": "hard"}, found, config=config)
+        reason = why_not({**variables, "XPU_ENFORCE": "hard"}, found, config=config)
         assert "XPU_ENFORCE=hard" in reason
 
 
@@ -151,9 +151,9 @@ def test_a_backend_that_is_not_registered_is_no_choice() -> None:
 def test_the_hardware_is_asked_for_by_name_where_a_whole_mig_device_is() -> None:
     assert outcome({"XPU_ENFORCE": "mig"}, device=MIG) == (Holding("mig", "hard", "mig", "hard"), None)
     for variables in ({"XPU_MEM": "1G"}, {"XPU_CORES": "30"}):
-        reason = unserved({"XPU_ENFORCE": "mig", **variables}, device=MIG, config=ALL_UNHELD)
+        reason = why_not({"XPU_ENFORCE": "mig", **variables}, device=MIG, config=ALL_UNHELD)
         assert "whole MIG device" in reason
-    reason = unserved({"XPU_ENFORCE": "mig"}, device=GPU, config=ALL_UNHELD)
+    reason = why_not({"XPU_ENFORCE": "mig"}, device=GPU, config=ALL_UNHELD)
     assert reason == "not a MIG device, and XPU_ENFORCE=mig needs one"
 
 
@@ -172,7 +172,7 @@ def test_a_limit_that_the_container_could_lift_is_soft_and_not_hard(interposers:
 
 
 def test_all_that_keeps_a_device_from_serving_is_told() -> None:
-    reason = unserved({"XPU_MEM": "4G", "XPU_CORES": "30"}, R580, config=NOTHING_UNHELD)
+    reason = why_not({"XPU_MEM": "4G", "XPU_CORES": "30"}, R580, config=NOTHING_UNHELD)
     assert "does not list memory" in reason
     assert reason.endswith("does not list cores")
     # If the cap comes from the configuration, the reason says so.
@@ -188,7 +188,7 @@ def test_an_image_cannot_lift_its_limit_by_asking_for_none() -> None:
 
 def test_a_whole_mig_device_is_held_by_the_hardware_and_a_part_of_it_by_nothing() -> None:
     assert outcome({"XPU_COUNT": "1"}, device=MIG)[0] == Holding("mig", "hard", "mig", "hard")
-    reason = unserved({"XPU_MEM": "1G"}, device=MIG)
+    reason = why_not({"XPU_MEM": "1G"}, device=MIG)
     assert "MIG" in reason
 
 
