@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 STEPPING = str(HERE / "stepping.c")
 #: The names in step.c's table.
 SCENARIOS = re.findall(r'^    \{"([a-z-]+)", ', (HERE / "step.c").read_text(), re.MULTILINE)
+assert len(SCENARIOS) == 17, SCENARIOS  # a name that the pattern misses would be left out silently
 
 
 def answer(program: Path, *arguments: str) -> list[int]:

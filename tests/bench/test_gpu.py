@@ -34,7 +34,10 @@ SKIPPED = 77
 #: Scripts that run programs in slices themselves.
 OUTSIDE = ("answers.py", "used_memory.py", "run")
 #: The scripts of the run, with their words.
-CASES = [json.loads(words) for words in re.findall(r': (\["\w+\.py".*\]),', (SCRIPTS / "run").read_text())]
+RUN = (SCRIPTS / "run").read_text()
+CASES = [json.loads(words) for words in re.findall(r': (\["\w+\.py".*\]),', RUN)]
+# An entry that the pattern misses would be left out silently.
+assert {words[0] for words in CASES} == set(re.findall(r'"(\w+\.py)"', RUN)), CASES
 
 
 def run(name: str, *words: str, timeout: int = 120) -> subprocess.CompletedProcess[str]:

@@ -217,7 +217,7 @@ while True:
 
 @contextmanager
 def engine(node: Node, name: str, answer: str) -> Iterator[Path]:
-    """A false dockerd of root's with any answer (None: bytes without an end), and its file."""
+    """A false dockerd of root's with any answer (empty: bytes without an end), and its file."""
     program, file = node.folder / "dockerd", node.folder / f"{name}.json"
     if not program.exists():
         shutil.copy(os.path.realpath(sys.executable), program)

@@ -240,3 +240,11 @@ def test_bash_completes_names_with_its_own_marks_in_them(node: Node) -> None:
     os.close(screen)
     found = [line.split(maxsplit=2)[2] for line in output.read_text().splitlines()]
     assert found == list(wanted.values())
+
+
+@pytest.mark.parametrize(("shell", "position"), [("zsh", "1"), ("fish", "runt")])
+def test_zsh_and_fish_get_answers_too(node: Node, shell: str, position: str) -> None:
+    variables = {"_XPU_COMPLETE": f"{shell}_complete", "COMP_WORDS": "xpu runt", "COMP_CWORD": position}
+    program = node.prefix / "bin" / "xpu"
+    done = subprocess.run([program], env={**node.environ, **variables}, capture_output=True, text=True)
+    assert "runtime" in done.stdout and "devices" not in done.stdout
