@@ -71,9 +71,10 @@ def assigned(cluster: Cluster, extender: Extender) -> Iterator[DevicePlugin]:
         found.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def simulated(cluster: Cluster) -> Iterator[SimulatedNodes]:
-    """Nodes that exist only as objects of the API; they are removed when the module ends."""
+    """Nodes that exist only as objects of the API; they are removed when the test ends, before another counts
+    on them."""
     found = SimulatedNodes(cluster.api)
     yield found
     found.remove()

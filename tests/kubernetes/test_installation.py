@@ -101,6 +101,13 @@ class Installation:
         logs = [f"{name}: {self.cluster.log_of(found, name)}" for name in names if found]
         return "\n".join([json.dumps(found.get("status"), indent=1), *logs])
 
+    def end_containers(self) -> None:
+        """Deletes the pods, and waits until no container of theirs needs our programs for its end."""
+        self.pods.delete_all()
+        label = 'labels."io.kubernetes.pod.namespace"==default'
+        theirs = set(self.cluster.ctr("containers", "ls", "-q", label).stdout.split())
+        self.wait(lambda: not theirs & set(self.cluster.ctr("tasks", "ls", "-q").stdout.split()), "they end")
+
     def end_pod(self, *options: str) -> None:
         """Deletes the pod with kubectl; waits until its containers have ended and another pod is ready."""
         old = self.pod()
@@ -281,6 +288,6 @@ def test_what_the_pages_of_a_cluster_say_is_what_happens(whole: InstalledCluster
     reader.follow("docs/how-to/upgrade.md", test)
     assert installation.pod()["spec"]["containers"][0]["image"].endswith(f":{reader.TAG}")
     assert installation.cluster.node.json("ps") == slices != []
-    installation.pods.delete_all()
+    installation.end_containers()
     reader.follow("docs/kubernetes.md", test)
     installation.assert_is_gone()
