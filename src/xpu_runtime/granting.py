@@ -113,7 +113,9 @@ def placed(
     if not isinstance(found, Refusal):
         return quotas.over(request.quotas, found, ledger.counted) or found
     if found.nearest:
-        other = _place(_as_proposed(request, found.nearest), left, uses, config)
+        named = found.nearest.get("XPU_VISIBLE_DEVICES", "all").split(",")
+        offered = [each for each in left if named == ["all"] or each.device.index in named]
+        other = _place(_as_proposed(request, found.nearest), offered, uses, config)
         if isinstance(other, Refusal) or quotas.over(request.quotas, other, ledger.counted):
             return found.replace(nearest=None)  # it fits the devices, and would be refused all the same
     return found
@@ -133,7 +135,6 @@ def _place(
 
 
 def _as_proposed(request: Request, nearest: dict[str, str]) -> Request:
-
     return request.replace(
         memory=tuple(parse_memory(each) for each in nearest["XPU_MEM"].split(",")),
         cores=int(nearest["XPU_CORES"]) if "XPU_CORES" in nearest else None,

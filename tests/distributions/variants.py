@@ -11,6 +11,7 @@ from pathlib import Path
 
 from support import REPOSITORY
 from support.packages import NAMES, build, in_folder
+from xpu_runtime.ledger.layout import VERSION
 
 _LIB = "usr/lib/xpu-container-runtime"
 #: The path in the source tree of the file with the version.
@@ -98,7 +99,7 @@ def earlier(debs: list[Path], folder: Path) -> tuple[list[Path], str]:
     """The packages of an earlier version, and a description of them."""
     commit = earlier_commit()
     if not commit:
-        older = {"ledger/layout.py": ("VERSION = 2", "VERSION = 1")}
+        older = {"ledger/layout.py": (f"VERSION = {VERSION}", f"VERSION = {VERSION - 1}")}
         return changed(debs, folder, "0.0.9", older), "this version's, with an older layout of the ledger"
     source = folder / "source"
     subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", REPOSITORY, source], check=True)

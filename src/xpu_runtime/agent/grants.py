@@ -114,7 +114,7 @@ class OpenGrants:
                 )
 
     def _opened(self, folder: str) -> GrantPages:
-        grant = GrantPages(folder, write=True)
+        grant = GrantPages(folder)
         grant.keep_from_children()
         self.round = max(self.round, *(each.adjusted[0] for each in grant.slices), 0)
         return grant

@@ -21,7 +21,7 @@ class OutputOptions(Value):
     as_json: bool
     wide: bool
     #: The plan's operations as well.
-    all: bool
+    verbose: bool
 
 
 def tell(
@@ -69,7 +69,7 @@ def tell(
     for note in notes:
         found += wrapped(f"  note: {note}", width, hang=4)
     found += wrapped(f"  {mode} mode: {why}" if operations else f"  {why}", width, hang=4)
-    if options.all:
+    if options.verbose:
         found += [line for text in operations for line in wrapped(f"    {text}", width, hang=6)]
     elif operations:
         count = f"{len(operations)} device nodes, mounts, links and the like"

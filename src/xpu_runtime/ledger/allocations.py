@@ -150,7 +150,7 @@ def enter(db: Any, allocation: Allocation, indexes: Mapping[str, str]) -> None:
 
 
 def _forget(db: Any, uid: str) -> None:
-    for statement in _TABLES:  # an earlier version has made some of them
+    for statement in _TABLES:
         db.execute(statement)
     for table in ("reservations", "reserved", "reservation_keys"):
         db.execute(f"DELETE FROM {table} WHERE uid = ?", (uid,))

@@ -44,7 +44,7 @@ def connect(path: str) -> Any:
 
 
 def done(db: Any, path: str, inode: int) -> None:
-    """Closes a connection that nothing went wrong with, or keeps it; `inode`: of the file that it is to."""
+    """Closes a connection that nothing went wrong with, or keeps it; `inode`: that of the ledger's file."""
     global _kept
     if _keeper == os.getpid() and _kept is None and not db.in_transaction:
         file = _file(path)

@@ -152,7 +152,8 @@ def make(db: Any, path: str, own: Mark) -> None:
     found = read_mark(db, path)
     namespace = own.pid_namespace
     if found is None or found.boot != own.boot:
-        for table in ("slices", "grants", "meta", "counted", "reservations", "reserved", "of_pods"):
+        of_pods = ("reservations", "reserved", "reservation_keys", "of_pods")
+        for table in ("slices", "grants", "meta", "counted", *of_pods):
             db.execute(f"DROP TABLE IF EXISTS {table}")
         for statement in (_META, *_TABLES):
             db.execute(statement)
@@ -204,7 +205,7 @@ def _has_grants(db: Any) -> bool:
 
 
 def load(db: Any, where: str = "", values: tuple[object, ...] = ()) -> list[Grant]:
-    """The grants that are so, oldest first."""
+    """The grants that `where` selects, oldest first."""
     rows = db.execute(f"SELECT {GRANT} FROM grants {where} ORDER BY id", values).fetchall()
     return [Grant(**dict(zip(GRANT.split(", "), row)), slices=_slices(db, row[0])) for row in rows]
 

@@ -55,7 +55,7 @@ class PodLedger(Ledger):
         with LedgerErrors(self.path, "read"):
             return allocations.add(self._db, layout.granted(self._db), uid)
 
-    def uses_of_pod(self, uid: str) -> dict[str, Use]:
+    def uses_for_pod(self, uid: str) -> dict[str, Use]:
         """The use of each device in the view of a container of the pod `uid`: without its pod's
         reservation."""
         with LedgerErrors(self.path, "read"):

@@ -24,12 +24,11 @@ LOST_S = 0.5
 ROUND_SHIFT = 32
 _SHARE_MASK = (1 << ROUND_SHIFT) - 1
 
-_DEVICES_AT, _DEVICE_SIZE, _UUID_SIZE = 1024, 64, 16
+_UUID_SIZE = 16
 _CONTAINER_AT, _CONTAINER_SIZE = 32, 128
 #: struct xpu_quota_limit, in words.
-_LIMITS_AT, _LIMIT_WORDS = 2048 // 8, 64 // 8
-_CORES, _ADJUSTED, _POLICY = 1, 2, 3
-_PRIORITY_SHIFT = 8
+_LIMITS_AT, _LIMIT_WORDS = pages.FIXED // 8, pages.LIMIT_SIZE // 8
+_CORES, _ADJUSTED, _POLICY = pages.CORES_AT // 8, 2, pages.POLICY_AT // 8
 #: The bytes of `used` and `waits` in struct xpu_usage_compute.
 _LOOK = 16
 
@@ -76,7 +75,7 @@ class SlicePages:
     def policy(self) -> tuple[int, int]:
         """Indexes in pages.SCHEDS and pages.PRIORITIES; those not known are the first."""
         word = self._word(self._policy)
-        sched, priority = word & 0xFF, word >> _PRIORITY_SHIFT & 0xFF
+        sched, priority = word & 0xFF, word >> pages.PRIORITY_SHIFT & 0xFF
         return (
             sched if sched < len(pages.SCHEDS) else 0,
             priority if priority < len(pages.PRIORITIES) else 0,
@@ -101,19 +100,16 @@ class GrantPages:
     OSError, ValueError where they are not there, not complete, held by a lease, or of another ABI.
     """
 
-    def __init__(self, folder: str, *, write: bool = False) -> None:
+    def __init__(self, folder: str) -> None:
         path = os.path.join(folder, pages.QUOTA)
-        fd = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | _FLAGS)
+        fd = os.open(path, os.O_RDWR | _FLAGS)
         try:
             page = os.pread(fd, pages.QUOTA_SIZE, 0)
-            count = int.from_bytes(page[16:20], "little")
-            if len(page) != pages.QUOTA_SIZE or page[:8] != b"XPUQUOTA" or count > pages.MAX_DEVICES:
-                raise ValueError(f"{path} is not a quota page")
+            count = pages.device_count(page, folder)
             if int.from_bytes(page[8:12], "little") != pages.ABI:
                 raise ValueError(f"{path} is of another version of this runtime")
             self._usage = os.open(os.path.join(folder, pages.USAGE), os.O_RDONLY | _FLAGS)
-            access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
-            self._page = mmap.mmap(fd, pages.QUOTA_SIZE, access=access)
+            self._page = mmap.mmap(fd, pages.QUOTA_SIZE)
         finally:
             os.close(fd)
         self._bytes = memoryview(self._page)
@@ -122,7 +118,7 @@ class GrantPages:
         self.container = name.partition(b"\0")[0].decode(errors="replace")
         uuids = (
             page[at : at + _UUID_SIZE]
-            for at in range(_DEVICES_AT, _DEVICES_AT + count * _DEVICE_SIZE, _DEVICE_SIZE)
+            for at in range(pages.DEVICES_AT, pages.DEVICES_AT + count * pages.DEVICE_SIZE, pages.DEVICE_SIZE)
         )
         self.slices = tuple(
             SlicePages(self._words, self._page.size, self._usage, position, uuid)

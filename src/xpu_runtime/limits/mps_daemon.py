@@ -49,7 +49,7 @@ _COMM = "nvidia-cuda-mps"
 _SERVER_NAME = "xpu"
 _OPTIONS_3 = ("-d", "-p", "3", "-m")
 _CONFIGURATION = "config.toml"
-#: Seconds for questions while the ledger is locked.
+#: Seconds for a change, which `xpu set` gives 4 (separate_process.py).
 _SET_S = 2.0
 
 

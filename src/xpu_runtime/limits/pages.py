@@ -23,20 +23,20 @@ SLOTS = 4095
 QUOTA_SIZE = 4096
 #: Bytes from a page's start that no ABI changes: its kind, and its ABI.
 _VERSIONED = 12
-_FIXED = 2048
-_DEVICES_AT, _DEVICE_SIZE = 1024, 64
-_LIMIT_SIZE = 64
+FIXED = 2048
+DEVICES_AT, DEVICE_SIZE = 1024, 64
+LIMIT_SIZE = 64
 #: From the start of a device's limits.
-_CORES_AT, _POLICY_AT = 8, 24
+CORES_AT, POLICY_AT = 8, 24
 #: One percent in the word of a cap; all of a device's time is XPU_WHOLE.
 _SHARES_A_PERCENT = 100
 #: enum xpu_sched and enum xpu_priority, by the words that requests have for them.
 SCHEDS = ("fixed", "burst", "weight")
 PRIORITIES = ("normal", "low", "high")
-_PRIORITY_SHIFT = 8
+PRIORITY_SHIFT = 8
 USAGE_HEADER = 4096
 SLOT_SIZE, SLOT_DEVICE_SIZE = 64, 192
-#: struct xpu_usage_compute: each device's, and in it `used`, `waits`, `guesses`, `held`.
+#: struct xpu_usage_compute: each device's, and in it `used`, `waits`, `guesses`, `held`, `paid`.
 COMPUTE_AT, COMPUTE_SIZE, COMPUTE_WORDS = 2048, 128, (16, 24, 32, 40, 0)
 #: O_NONBLOCK: a lease that a process of the container holds makes this an error instead of a wait of 45 s. It
 #: can put one on the quota page too, which it may only read.
@@ -146,14 +146,14 @@ def quota_page(container: str, entries: tuple[Entry, ...]) -> bytes:
     page[24:32] = _u64(usage_size(len(entries)))
     page[32:160] = container.encode()[:127].ljust(128, b"\0")
     for number, entry in enumerate(entries):
-        at = _DEVICES_AT + number * _DEVICE_SIZE
+        at = DEVICES_AT + number * DEVICE_SIZE
         page[at : at + 16] = raw_uuid(entry.uuid)
         page[at + 16] = entry.is_partition
-        at = _FIXED + number * _LIMIT_SIZE
+        at = FIXED + number * LIMIT_SIZE
         page[at : at + 8] = _u64(NO_LIMIT if entry.memory_limit is None else entry.memory_limit)
-        page[at + _CORES_AT : at + _CORES_AT + 8] = _u64(_cap(entry.cores))
-        page[at + _POLICY_AT : at + _POLICY_AT + 8] = _u64(_policy(entry.sched, entry.priority))
-    page[12:16] = _u32(crc32(page[:_FIXED]))
+        page[at + CORES_AT : at + CORES_AT + 8] = _u64(_cap(entry.cores))
+        page[at + POLICY_AT : at + POLICY_AT + 8] = _u64(_policy(entry.sched, entry.priority))
+    page[12:16] = _u32(crc32(page[:FIXED]))
     return bytes(page)
 
 
@@ -162,7 +162,7 @@ def _cap(percent: int | None) -> int:
 
 
 def _policy(sched: str, priority: str) -> int:
-    return SCHEDS.index(sched) | PRIORITIES.index(priority) << _PRIORITY_SHIFT
+    return SCHEDS.index(sched) | PRIORITIES.index(priority) << PRIORITY_SHIFT
 
 
 def create(folder: str, container: str, entries: tuple[Entry, ...]) -> None:
@@ -221,16 +221,16 @@ class OpenQuota:
 
     def set_cores(self, device: int, percent: int | None) -> None:
         """Changes a cap on a device's time (None: none) for every process of the container at once."""
-        self._store(device, _CORES_AT, _cap(percent))
+        self._store(device, CORES_AT, _cap(percent))
 
     def set_policy(self, device: int, sched: str, priority: str) -> None:
         """Changes how a device's time is shared: one of SCHEDS, and one of PRIORITIES."""
-        self._store(device, _POLICY_AT, _policy(sched, priority))
+        self._store(device, POLICY_AT, _policy(sched, priority))
 
     def _store(self, device: int, place: int, value: int) -> None:
         # One aligned 64-bit store: a reader sees the old value or the new one.
         with memoryview(self._page) as page, page.cast("Q") as words:
-            words[(_FIXED + device * _LIMIT_SIZE + place) // 8] = value
+            words[(FIXED + device * LIMIT_SIZE + place) // 8] = value
 
 
 def quota(folder: str) -> Quota:
@@ -243,20 +243,26 @@ def quota(folder: str) -> Quota:
     abi = _abi(page)
     if abi is not None and abi != ABI:
         return Quota(abi=abi, valid=True, limits=())
-    count = int.from_bytes(page[16:20], "little")
-    if len(page) != QUOTA_SIZE or page[:8] != b"XPUQUOTA" or count > MAX_DEVICES:
-        raise ValueError(f"{folder}/{QUOTA} is not a quota page")
-    places = range(_FIXED, _FIXED + count * _LIMIT_SIZE, _LIMIT_SIZE)
+    count = device_count(page, folder)
+    places = range(FIXED, FIXED + count * LIMIT_SIZE, LIMIT_SIZE)
     raw = [_word(page, at) for at in places]
     check = page[12:16]
     page[12:16] = bytes(4)
     return Quota(
         abi=int.from_bytes(page[8:12], "little"),
-        valid=check == _u32(crc32(page[:_FIXED])),
+        valid=check == _u32(crc32(page[:FIXED])),
         limits=tuple(None if limit == NO_LIMIT else limit for limit in raw),
-        cores=tuple(_word(page, at + _CORES_AT) // _SHARES_A_PERCENT or None for at in places),
-        policies=tuple(_policy_of(_word(page, at + _POLICY_AT)) for at in places),
+        cores=tuple(_word(page, at + CORES_AT) // _SHARES_A_PERCENT or None for at in places),
+        policies=tuple(_policy_of(_word(page, at + POLICY_AT)) for at in places),
     )
+
+
+def device_count(page: bytes | bytearray, folder: str) -> int:
+    """The number of devices in the quota page of this folder; ValueError if it is no quota page."""
+    count = int.from_bytes(page[16:20], "little")
+    if len(page) != QUOTA_SIZE or page[:8] != b"XPUQUOTA" or count > MAX_DEVICES:
+        raise ValueError(f"{folder}/{QUOTA} is not a quota page")
+    return count
 
 
 def _word(page: bytes | bytearray, at: int) -> int:
@@ -265,7 +271,7 @@ def _word(page: bytes | bytearray, at: int) -> int:
 
 def _policy_of(word: int) -> Policy:
     """A policy's word; an unknown value counts as the strictest, as in the container."""
-    sched, priority = word & 0xFF, word >> _PRIORITY_SHIFT & 0xFF
+    sched, priority = word & 0xFF, word >> PRIORITY_SHIFT & 0xFF
     return Policy(
         SCHEDS[sched] if sched < len(SCHEDS) else SCHEDS[0],
         PRIORITIES[priority] if priority < len(PRIORITIES) else PRIORITIES[0],

@@ -1,7 +1,7 @@
 """The sharing of devices' time, and a container's present share, for commands that people run.
 
-Its use is in its usage page, which it can write itself: no number counts for more than the time that has
-passed. This module names no backend.
+The container can write its usage page, which has the use: no number in it counts for more than the time that
+has passed. This module names no backend.
 """
 
 from __future__ import annotations

@@ -11,7 +11,10 @@ so far are kept. All callers share one policy:
   stay open for as long as it hangs. It does not hear the Ctrl-C of the asker's terminal.
 - Values are pickled, with their question's number: the answer to an interrupted question is dropped.
 
-Independent of the questions.
+Each asker has its seconds beside its question: doctor/ (machine, examination, report, areas/docker), observe/
+(driver_questions, samples, names), limits/separate_process (`xpu set`), agent/ (collector, questions) and
+kubernetes/device_plugin/driver. An MPS daemon is a program: limits/mps_daemon asks it. Independent of the
+questions.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ class Backoff:
 class HelperProcess:
     """A process that is asked again and again, started when it is asked first, and anew where it has ended.
 
-    Of one thread, which must live as long as the process: that is killed with it (prctl(2)).
+    The thread that starts it must live as long as it: the kernel kills it when that thread ends (prctl(2)).
     """
 
     def __init__(self, opener: Opener, *, program: bool = False, waits: bool = True) -> None:

@@ -110,8 +110,7 @@ def files_of(name: str) -> list[str]:
 
 def _started(pid: int) -> float:
     """By the present clock, even if it was set since; a file's time is compared with it."""
-    ticks = proc.start_time(pid) or 0
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - proc.seconds(proc.start_time(pid) or 0)
     return time.time() - age
 
 

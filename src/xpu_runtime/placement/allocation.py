@@ -73,7 +73,7 @@ def place_of(request: Request, inventory: Inventory, config: Config, ledger: Pod
         # Its author may take the assignment off the pod, and would keep what a stolen key has signed.
         text = f"the reservation of {now.label} was assigned with the key {now.key_id!r}, which this node"
         return Refusal("wrong-assignment", f"{text} does not have any more: delete the pod")
-    return Place(ledger.uses_of_pod(container.uid), wanted)
+    return Place(ledger.uses_for_pod(container.uid), wanted)
 
 
 def why_stale(wanted: Allocation, now: Allocation | None) -> Refusal | None:

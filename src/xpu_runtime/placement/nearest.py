@@ -8,15 +8,15 @@ if TYPE_CHECKING:
 
 
 def nearest(
-    free: Sequence[tuple[int, int]], memory: int, cores: int, count: int, unit: int, step: int, least: int = 1
+    free: Sequence[tuple[int, int]], memory: int, cores: int, count: int, unit: int, step: int
 ) -> tuple[int, int, int] | None:
-    """(devices, bytes, percent): as many devices as can be of `count`, no fewer than `least`, with as much
-    of each as is left of `memory` bytes and `cores` percent (0: no cap is asked for); None: nothing fits.
+    """(devices, bytes, percent): as many devices as can be of `count`, with as much of each as is left of
+    `memory` bytes and `cores` percent (0: no cap is asked for); None: nothing fits.
 
     `free`: the bytes and percent that are free of each device that may serve it. Bytes are offered in whole
     `unit`s, and percent in whole `step`s.
     """
-    for number in range(count, least - 1, -1):
+    for number in range(count, 0, -1):
         ways = [
             (kept(amount, memory) * kept(percent, cores), amount, percent)
             for amount, percent in _smaller(free, memory, cores, number, unit, step)

@@ -86,7 +86,7 @@ def _nearest(
         return {**found, "XPU_CORES": str(request.cores)} if request.cores else found
     wanted = max((footprint(device, amount) for device in eligible for amount in amounts), default=0)
     free = [(device.free_memory, device.free_cores) for device in eligible]
-    best = nearest(free, wanted, request.cores or 0, count, MIB, step, count if fixed else 1)
+    best = nearest(free, wanted, request.cores or 0, count, MIB, step)
     return None if best is None else _as_variables(request, devices, *best, fixed)
 
 
@@ -127,7 +127,11 @@ def _as_variables(
     found = {"XPU_MEM": as_variable(memory)}
     if request.cores:
         found["XPU_CORES"] = str(cores)
-    if request.choice == "all":
+    if fixed and n < len(devices):
+        able = [device for device in devices if device.candidate.reason is None]
+        fitting = [each for each in able if each.free_memory >= memory and each.free_cores >= cores]
+        found["XPU_VISIBLE_DEVICES"] = ",".join(each.candidate.device.index for each in fitting[:n])
+    elif request.choice == "all":
         found["XPU_VISIBLE_DEVICES"] = "all"
     elif fixed:
         found["XPU_VISIBLE_DEVICES"] = ",".join(device.candidate.device.index for device in devices)

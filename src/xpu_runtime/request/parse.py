@@ -47,7 +47,7 @@ _LONGEST_LOG = 511
 MAX_DEVICES = 256
 _SHOWN = 60
 #: For people who write XPU_CORES=0.
-_NO_CAP = "leave it out to have no cap, unless defaults.cores is set"
+_NO_CAP = "leave it out to have no cap, unless defaults.cores or policy.max_cores is set"
 #: The number of problems that one message reports.
 MAX_PROBLEMS = 8
 

@@ -372,7 +372,7 @@ def _without_a_cap(request: Request, spellings: dict[str, Spelling]) -> list[str
 
 
 def _shared(request: Request, config: Config) -> Request:
-    """The request. The configuration gives the `sched` and `priority` that it does not set."""
+    """The request, with the `sched` and `priority` of the configuration where it sets none."""
     priority, most = config.cores_priority, config.policy_max_priority
     if most is not None and not request.privileged:
         priority = min(priority, most, key=_rank)

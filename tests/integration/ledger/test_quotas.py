@@ -71,6 +71,16 @@ def test_containers_of_a_quota_get_no_more_than_it_allows(node: Node, bundles: B
     assert_fine(node, "ledger")
 
 
+def test_fewer_devices_are_offered_as_far_as_they_are_within_the_quota(node: Node, bundles: Bundles) -> None:
+    node.sim("2xT4")
+    node.start(bundles("XPU_MEM=15G", args=SLEEP))
+    for most, offered in (("6GiB", None), ("15GiB", {"XPU_MEM": "8G", "XPU_VISIBLE_DEVICES": "1"})):
+        quotas(node, f"{TEAM}, max_memory: {most}")
+        words = ("-e", "XPU_VISIBLE_DEVICES=all", "-e", "XPU_MEM=8G")
+        status, told = node.explained("--annotation", "example.com/team=a", *words)
+        assert (status, told["refusal"]["nearest"]) == (3, offered)
+
+
 def test_explain_tells_what_a_request_counts_to_and_why_not(node: Node, bundles: Bundles) -> None:
     node.sim("1xT4")
     for most, nearest in (("6GiB", None), ("15GiB", {"XPU_MEM": "15G"})):

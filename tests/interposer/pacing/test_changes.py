@@ -48,7 +48,7 @@ class Agent:
     """The agent's part: it writes the cap that holds, every 20 ms."""
 
     def __init__(self, one: Paced) -> None:
-        self.grant = compute.GrantPages(str(one.sandbox.pages), write=True)
+        self.grant = compute.GrantPages(str(one.sandbox.pages))
         self._rounds = 0
 
     def gives(self, percent: int) -> None:

@@ -24,7 +24,7 @@ class Box:
     def __init__(self, folder: Path, cores: int, sched: str) -> None:
         folder.mkdir()
         pages.create(str(folder), folder.name, (pages.Entry(UUID, None, cores=cores, sched=sched),))
-        self.pages = GrantPages(str(folder), write=True)
+        self.pages = GrantPages(str(folder))
         self.state = SliceState(str(folder), folder.name, 0, self.pages.slices[0], 0)
         self.state.look = self._look
         self._usage = os.open(folder / pages.USAGE, os.O_RDWR)

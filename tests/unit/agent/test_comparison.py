@@ -38,7 +38,7 @@ class Node:
         folder = folders.of(grant)
         os.makedirs(folder)
         pages.create(folder, "c" * 64, (pages.Entry(UUID, 1 << 30, cores=CAP),))
-        self._pages = GrantPages(folder, write=True)
+        self._pages = GrantPages(folder)
         self._card = Card(pages.raw_uuid(UUID))
         self._card.slices = [SliceState(folder, "c" * 64, 0, self._pages.slices[0], 0)]
         self._card.arrange()

@@ -163,8 +163,8 @@ def test_others_slices_count_beside_it(ledger: PodLedger) -> None:
     run(ledger, "c2", share(4, 30), of=("u1", "a"))
     assert ledger.uses() == {"GPU-0": Use(8 * GIB, 35, 3, reserved_memory=3 * GIB)}
     assert ledger.uses_without("u1") == {"GPU-0": Use(4 * GIB, 5, 2, reserved_memory=3 * GIB)}
-    assert ledger.uses_of_pod("u1") == {"GPU-0": Use(8 * GIB, 35, 3, reserved_memory=3 * GIB)}
-    assert ledger.uses_of_pod("u2") == {"GPU-0": Use(5 * GIB, 35, 2)}
+    assert ledger.uses_for_pod("u1") == {"GPU-0": Use(8 * GIB, 35, 3, reserved_memory=3 * GIB)}
+    assert ledger.uses_for_pod("u2") == {"GPU-0": Use(5 * GIB, 35, 2)}
 
 
 def test_a_pod_that_runs_with_more_than_is_reserved_holds_that(ledger: PodLedger) -> None:
@@ -182,7 +182,7 @@ def test_a_whole_device_is_reserved_for_one_pod(ledger: PodLedger) -> None:
     run(ledger, "c1", share(None), of=("u1", "a"))
     assert ledger.uses() == {"GPU-0": Use(16 * GIB, 0, 1, True, "c1")}
     assert ledger.uses_without("u1") == {"GPU-0": Use()}
-    assert ledger.uses_of_pod("u1") == {"GPU-0": Use(16 * GIB, 0, 1, True, "c1")}
+    assert ledger.uses_for_pod("u1") == {"GPU-0": Use(16 * GIB, 0, 1, True, "c1")}
 
 
 def test_a_refusal_leaves_the_reservations_as_they_were(ledger: PodLedger) -> None:
@@ -254,6 +254,10 @@ def test_reservations_from_before_a_reboot_are_gone(ledger: PodLedger) -> None:
         db.execute("UPDATE meta SET boot = 'another boot'")
     with PodLedger(ledger.path) as anew:
         assert anew.allocations() == [] and anew.uses() == {} and anew.pods_of_grants() == {}
+    with sqlite3.connect(ledger.path) as db:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        filled = {name for name in tables if db.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0]}
+    assert filled - {"sqlite_sequence"} == {"meta", "events"}
 
 
 def test_a_number_that_a_later_grant_has_again_is_not_the_pod_s(ledger: PodLedger) -> None:

@@ -65,7 +65,7 @@ def test_a_cap_of_zero_is_refused_with_the_way_to_have_no_cap() -> None:
     for text in ("0", "00", "0%"):
         assert wrong(CORES=text) == (
             f"XPU_CORES='{text}': must be a percentage from 5 to 100 in steps of 5; "
-            "leave it out to have no cap, unless defaults.cores is set"
+            "leave it out to have no cap, unless defaults.cores or policy.max_cores is set"
         )
 
 
@@ -288,6 +288,11 @@ MIXED = {"GPU-0": Use(12 * GIB, 80, 1), "GPU-1": Use(4 * GIB, 20, 1)}
         # The one device is full: only fewer devices are left to offer.
         ({"MEM": "1G", "COUNT": "2"}, {"GPU-0": Use(16 * GIB, 0, 1)},
          {"XPU_MEM": "1G", "XPU_COUNT": "1"}),
+        ({"MEM": "1G", "VISIBLE_DEVICES": "all"}, {"GPU-0": Use(16 * GIB, 0, 1)},
+         {"XPU_MEM": "1G", "XPU_VISIBLE_DEVICES": "1"}),
+        ({"MEM": "8G", "CORES": "50", "VISIBLE_DEVICES": "1,0"},
+         {"GPU-0": Use(0, 100, 1), "GPU-1": Use(0, 80, 1)},
+         {"XPU_MEM": "8G", "XPU_CORES": "20", "XPU_VISIBLE_DEVICES": "1"}),
     ],
 )  # fmt: skip
 def test_an_offer_fits_and_a_unit_more_does_not(
@@ -295,13 +300,23 @@ def test_an_offer_fits_and_a_unit_more_does_not(
 ) -> None:
     told = refusal(place(ask(**asked), PAIR, uses))
     assert told.nearest == offered
-    assert granted(place(parse(offered), PAIR, uses))
+    named = offered.get("XPU_VISIBLE_DEVICES", "0,1").replace("all", "0,1").split(",")
+    choice = [each for each in PAIR if each.device.index in named]
+    assert granted(place(parse(offered), choice, uses))
     memory = parse_memory(offered["XPU_MEM"]).bytes or 0
     assert offered["XPU_MEM"] == asked["MEM"] or refusal(
-        place(parse({**offered, "XPU_MEM": f"{memory // MIB + 1}M"}), PAIR, uses)
+        place(parse({**offered, "XPU_MEM": f"{memory // MIB + 1}M"}), choice, uses)
     )
     if "XPU_CORES" in offered:
-        refusal(place(parse({**offered, "XPU_CORES": str(int(offered["XPU_CORES"]) + 5)}), PAIR, uses))
+        refusal(place(parse({**offered, "XPU_CORES": str(int(offered["XPU_CORES"]) + 5)}), choice, uses))
+
+
+def test_to_a_request_for_every_whole_device_those_that_are_free_are_offered() -> None:
+    # As NVIDIA's images ask: NVIDIA_VISIBLE_DEVICES=all.
+    told = refusal(place(ask(VISIBLE_DEVICES="all"), PAIR, {"GPU-0": Use(GIB, 0, 1)}))
+    assert told.nearest == {"XPU_MEM": "15G", "XPU_VISIBLE_DEVICES": "all"}
+    told = refusal(place(ask(VISIBLE_DEVICES="all"), PAIR, {"GPU-0": Use(16 * GIB, 0, 1)}))
+    assert told.nearest == {"XPU_MEM": "16G", "XPU_VISIBLE_DEVICES": "1"}
 
 
 def test_equal_devices_are_taken_in_their_order_and_cores_decide_between_equals() -> None:

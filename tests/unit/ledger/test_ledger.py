@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from xpu_runtime.ledger.grants import Holding, Slice, Use
+from xpu_runtime.ledger.layout import VERSION
 from xpu_runtime.ledger.store import Ledger
 from xpu_runtime.ledger.waiting import LedgerError
 
@@ -95,13 +96,13 @@ def assert_kept(path: str) -> None:
         assert db.execute("SELECT COUNT(*) FROM grants").fetchone() == (1,)
 
 
-@pytest.mark.parametrize("layout", ["1", "3", str(1 << 62), "'x'"])
+@pytest.mark.parametrize("layout", [str(VERSION - 1), str(VERSION + 1), str(1 << 62), "'x'"])
 def test_another_layout_is_refused_and_kept(path: str, holder: Process, layout: str) -> None:
     book(path, holder, f"UPDATE meta SET version = {layout}")
     assert_kept(path)
 
 
-@pytest.mark.parametrize("layout", [1, 3])
+@pytest.mark.parametrize("layout", [VERSION - 1, VERSION + 1])
 def test_another_layout_whose_containers_have_ended_is_made_anew(
     path: str, holder: Process, layout: int
 ) -> None:
@@ -126,7 +127,7 @@ def test_another_layout_whose_containers_cannot_be_asked_after_is_kept(
     path: str, holder: Process, change: str
 ) -> None:
     """They are another PID namespace's, or that version has written them down in another way."""
-    book(path, holder, "UPDATE meta SET version = 3", change)
+    book(path, holder, "UPDATE meta SET version = version + 1", change)
     holder.end()
     assert_kept(path)
 

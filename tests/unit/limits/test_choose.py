@@ -121,6 +121,24 @@ def test_where_the_interposers_cannot_hold_memory_the_reason_is_told(
     assert why in reason
 
 
+@pytest.mark.parametrize(
+    ("variables", "asked"),
+    [
+        ({"XPU_COUNT": "17"}, 17),
+        ({"XPU_VISIBLE_DEVICES": ",".join(f"0:{number}" for number in range(17))}, 17),
+        ({"XPU_VISIBLE_DEVICES": "all"}, 18),
+    ],
+)
+def test_the_interposers_hold_limits_on_sixteen_devices_at_most(
+    interposers: None, variables: dict[str, str], asked: int
+) -> None:
+    partitions = [MIG.replace(index=f"0:{number}", uuid=f"MIG-{number}") for number in range(18)]
+    found = inventories.node(inventories.nvidia("580.82.07", *LIBRARIES), *partitions)
+    told = f"hold limits on 16 devices of a container, not on {asked}"
+    assert told in why_not({"XPU_MEM": "1G", **variables}, found, partitions[0])
+    assert outcome({"XPU_MEM": "1G", "XPU_COUNT": "16"}, found, partitions[0])[1] is None
+
+
 def test_without_interposers_an_older_driver_cannot_hold_memory() -> None:
     reason = why_not({"XPU_MEM": "4G"}, R580)
     assert "driver 580.82.07 cannot hold a memory limit (R615 or newer can)" in reason

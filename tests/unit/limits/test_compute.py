@@ -20,7 +20,7 @@ def made(folder: Path, sched: str = "burst", priority: str = "low") -> GrantPage
         pages.Entry(UUID.replace("0011", "1111"), None),
     )
     pages.create(str(folder), "box", entries)
-    return GrantPages(str(folder), write=True)
+    return GrantPages(str(folder))
 
 
 def write(folder: Path, position: int, *words: int) -> None:

@@ -165,9 +165,9 @@ def test_a_device_that_may_not_serve_says_why() -> None:
     assert refused.line().count("driver 580") == 1
     # Less of anything would not help.
     assert "nothing smaller" not in refused.line()
-    # It would not help either if it is named beside a device that has too little.
+    # Where it is named beside another device, that one is left to offer.
     refused = refusal(ask(MEM="16G", VISIBLE_DEVICES="0,1"), [barred, *candidates(device(1))], {})
-    assert refused.nearest is None
+    assert refused.nearest == {"XPU_MEM": "15G", "XPU_VISIBLE_DEVICES": "1"}
 
 
 def test_a_policys_maximum_can_be_had() -> None:

@@ -95,7 +95,7 @@ class Nvml(Limits):
     def set(self, device: Device, folder: str, limit: int | None) -> None:
         """nvmlDeviceSetMemoryLimits_v1: a hard limit; the soft one is always 0."""
         name = bytearray(os.fsencode(folder) + b"\0")
-        record = _record(name, 0, _NO_LIMIT if limit is None else limit)
+        record = _record(name, _NO_LIMIT if limit is None else limit)
         status = self._call("nvmlDeviceSetMemoryLimits_v1", self._handle(device.uuid), record)
         if limit is None and status == _NVML_NOT_FOUND:
             return  # the cgroup is gone, and its limit with it
@@ -104,15 +104,15 @@ class Nvml(Limits):
     def read(self, device: Device, folder: str) -> InForce:
         """nvmlDeviceGetMemoryLimits_v1."""
         name = bytearray(os.fsencode(folder) + b"\0")
-        record = _record(name, 0, 0) + bytearray(8)
+        record = _record(name, 0) + bytearray(8)
         status = self._call("nvmlDeviceGetMemoryLimits_v1", self._handle(device.uuid), record)
         self._check(status, f"reading the memory limit of device {device.uuid} on {folder}")
         hard, used = (int.from_bytes(record[at : at + 8], "little") for at in (16, 24))
         return InForce(None if hard == _NO_LIMIT else hard, used)
 
 
-def _record(name: bytearray, soft: int, hard: int) -> bytearray:
+def _record(name: bytearray, hard: int) -> bytearray:
     """struct { char *nameSpace; unsigned long long softLimit, hardLimit; }"""
     from xpu_runtime.linux.syscalls import address_of
 
-    return bytearray(b"".join(value.to_bytes(8, "little") for value in (address_of(name), soft, hard)))
+    return bytearray(b"".join(value.to_bytes(8, "little") for value in (address_of(name), 0, hard)))

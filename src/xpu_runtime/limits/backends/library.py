@@ -54,7 +54,11 @@ class Library(Backend):
     KEEPS_ACCOUNT = True
 
     def offer(self, kind: str, inventory: Inventory, device: Device, request: Request) -> Offer:
-        reason = unavailable(inventory, device) or cannot_see(kind, request.capabilities)
+        reason = (
+            unavailable(inventory, device)
+            or cannot_see(kind, request.capabilities)
+            or _too_many(inventory, device, request)
+        )
         return Offer(SOFT) if reason is None else Offer(None, reason)
 
     def folder_size(self, grant: Grant) -> int:
@@ -214,6 +218,22 @@ def unavailable(inventory: Inventory, device: Device) -> str | None:
         if stem not in there:
             return f"the driver root {inventory.root} has no {stem}.1"
     return None
+
+
+def _too_many(inventory: Inventory, device: Device, request: Request) -> str | None:
+    asked = request.count
+    if request.choice == "list":
+        asked = len(request.selectors)
+    elif request.choice == "all":
+        asked = sum(each.vendor == device.vendor for each in inventory.devices)
+    if asked == 1:
+        return None
+    from xpu_runtime.limits import pages
+
+    if asked <= pages.MAX_DEVICES:
+        return None
+    most = pages.MAX_DEVICES
+    return f"the interposer libraries hold limits on {most} devices of a container, not on {asked}"
 
 
 def cannot_see(kind: str, capabilities: tuple[str, ...]) -> str | None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from xpu_runtime.limits.mps_namespaces import Namespace
     from xpu_runtime.limits.mps_programs import Programs
     from xpu_runtime.limits.pages import Policy
+    from xpu_runtime.linux.deadline import Backoff
     from xpu_runtime.request.request import Request
     from xpu_runtime.vendors.inventory import Device, Inventory
 
@@ -176,7 +177,7 @@ class Mps(Library):
         if server is None or program is None:
             return None
         try:
-            status = _daemon(grant.slices[0].device_uuid).status(program, server)
+            status = _status(_daemon(grant.slices[0].device_uuid), program, server)
         except DeviceError as error:
             return error
         if status != "FAULT":
@@ -208,6 +209,24 @@ class Mps(Library):
 
 
 BACKEND = Mps()
+
+_silent: dict[str, Backoff] = {}
+
+
+def _status(daemon: Daemon, program: str, server: Process) -> str:
+    """As Daemon.status. A daemon that failed is left alone for a while: `xpu ps` asks for each container, and
+    one that hangs would take seconds for each."""
+    from xpu_runtime.linux.deadline import Answer, Backoff  # never on a container's start
+
+    pause = _silent.setdefault(daemon.folder, Backoff())
+    last = pause.last()
+    if last is not None:
+        raise DeviceError(last.error, last.todo)
+    try:
+        return daemon.status(program, server)
+    except DeviceError as error:
+        pause.take(Answer((), error.what, error.todo))
+        raise
 
 
 class _Change(QuotaChange):

@@ -45,6 +45,15 @@ def test_without_the_daemon_a_program_is_refused_and_a_start_mends_it(card: Node
     assert "the MPS server of GPU 0 has ended" in card.xpu("ps").stderr  # of the first container
 
 
+def test_a_daemon_that_hangs_is_asked_once_for_all_its_containers(card: Node, bundles: Bundles) -> None:
+    containers = [card.start(bundles(MPS, "XPU_MEM=1G", args=SLEEP)) for _ in range(3)]
+    asked = card.run_dir / "asked"
+    instead(card, "control", f"echo >> {asked}", "exec sleep 1000")
+    told = [line for line in card.xpu("ps").stderr.splitlines() if "daemon does not answer" in line]
+    assert len(told) == len(containers)
+    assert asked.read_text() == "\n"
+
+
 def test_a_dead_server_is_told_to_the_programs_that_used_it(card: Node, bundles: Bundles) -> None:
     container = card.start(bundles(MPS, "XPU_MEM=4G", args=SLEEP))
     words = card.command("exec", container, "cuda-probe", "alloc", "100", "--watch")
