@@ -96,6 +96,10 @@ def failed(path: str, verb: str, error: Exception) -> LedgerError:
             f"free space on the file system of {os.path.dirname(path)}",
         )
     todo = "run it as root" if os.geteuid() else ""
+    if "Read-only" in reason or "readonly" in reason:
+        todo = f"make the file system of {os.path.dirname(path)} writable"
+    elif isinstance(error, FileNotFoundError):
+        todo = f"the folder {os.path.dirname(path)} cannot be made: is XPU_RUN_DIR right?"
     return LedgerError(f"cannot {verb} the ledger {path}: {reason}", todo)
 
 

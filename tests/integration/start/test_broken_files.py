@@ -237,6 +237,20 @@ def test_on_a_full_run_folder_nothing_is_booked_and_the_reason_is_told(
     assert node.run(bundle).returncode == 0
 
 
+def test_a_run_folder_that_is_read_only_is_told_with_the_way_out(
+    node: Node, bundles: Bundles, any_mode: str
+) -> None:
+    node.sim("1xT4")
+    assert node.run(bundles("XPU_MEM=1G")).returncode == 0
+    subprocess.run(["mount", "--bind", node.run_dir, node.run_dir], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", node.run_dir], check=True)
+        assert f"make the file system of {node.run_dir} writable" in refused(node, bundles("XPU_MEM=1G"))
+        assert doctor_says(node, "is read-only: no container with a slice can start") == "problem"
+    finally:
+        subprocess.run(["umount", node.run_dir], check=True)
+
+
 def test_on_a_full_run_folder_a_container_ends_all_the_same_and_its_slice_is_reaped(
     node: Node,
     bundles: Bundles,

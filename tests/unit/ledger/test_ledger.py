@@ -230,6 +230,11 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, holder: Process) 
         subprocess.run(["umount", small], check=True)
 
 
+def test_a_run_folder_that_cannot_be_made_is_told_with_the_variable() -> None:
+    with pytest.raises(LedgerError, match="is XPU_RUN_DIR right"), Ledger("/proc/1/x/ledger.db"):
+        pass
+
+
 def test_a_user_other_than_root_is_told_who_may_read_the_ledger(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger.db")
     with Ledger(path):

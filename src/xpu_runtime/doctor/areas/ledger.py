@@ -24,6 +24,8 @@ _CHECK = "ledger"
 _WAIT_S = 3.0
 #: Bytes and files: some tens of starts, and the files of an agent that lends time.
 _LITTLE, _FEW_FILES = 1 << 20, 256
+#: Bytes of one start; with half of them the ledger is full.
+_ONE_START = 32 << 10
 #: Seconds that no start takes, not even behind a hundred others.
 _LONG_PENDING_S = 300
 
@@ -38,6 +40,10 @@ def look(machine: Machine) -> Iterator[Finding]:
         else:
             todo = "remove it: the folder is made by the next start"
             yield finding.problem(_CHECK, f"{paths.run_dir()} is not a folder", todo)
+        return
+    if os.statvfs(paths.run_dir()).f_flag & os.ST_RDONLY:
+        text = f"the file system of {paths.run_dir()} is read-only: no container with a slice can start"
+        yield finding.problem(_CHECK, text, f"make it writable (`findmnt -T {paths.run_dir()}`)")
         return
     if not os.access(path, os.R_OK | os.W_OK):
         yield finding.unknown(_CHECK, f"{path} can be read by root only", "run it as root")
@@ -91,9 +97,9 @@ def _space(folder: str) -> Iterator[Finding]:
     free = found.f_bavail * found.f_frsize
     todo = f"free space on the file system of {folder} (`df {folder}`, `df -i {folder}`)"
     # A file system may count no inodes: it has what it needs then (statvfs(3) gives 0 for both).
-    if not free or (found.f_files and not found.f_favail):
-        what = "space" if not free else "inodes"
-        text = f"the file system of {folder} has no {what} left: no container with a slice can start"
+    if free < _ONE_START or (found.f_files and not found.f_favail):
+        what = f"{free >> 10} KiB" if free < _ONE_START else "no inodes"
+        text = f"the file system of {folder} has {what} left: no container with a slice can start"
         yield finding.problem(_CHECK, text, todo)
     elif free < _LITTLE or (found.f_files and found.f_favail < _FEW_FILES):
         text = f"the file system of {folder} has {free >> 10} KiB and {found.f_favail} inodes left"
