@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import select
-import shutil
 import signal
 import stat
 from pathlib import Path
@@ -17,7 +16,7 @@ from .conftest import Node
 
 #: The folder of Debian's libraries in an image, and this machine's ldconfig, which works in any.
 MULTIARCH = f"usr/lib/{os.uname().machine}-linux-gnu"
-LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin") or "ldconfig"
+LDCONFIG = "/sbin/ldconfig"
 _OPEN = """for numbers in "$@"; do
     mknod "/dev/probe-$numbers" c "${numbers%:*}" "${numbers#*:}" || exit 9
     echo "$numbers: $(cat "/dev/probe-$numbers" 2>&1)"

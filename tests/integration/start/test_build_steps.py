@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ..conftest import Bundles, Node
-from .test_hook import beside_ours
+from .test_hook import by_a_link
 
 
 def as_step(spec: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ def test_a_step_whose_hook_is_called_twice_leaves_nothing(node: Node, bundles: B
 
     def change(spec: dict[str, Any]) -> None:
         as_step(spec)
-        beside_ours(node, "createRuntime")(spec)
+        by_a_link(node, "createRuntime")(spec)
 
     step = bundles("XPU_VISIBLE_DEVICES=none", args=["ls", "/usr/bin/nvidia-smi"], change=change)
     before = files(step)

@@ -57,7 +57,7 @@ def test_a_refusal_is_in_the_low_level_runtimes_error(node: Node, bundles: Bundl
     assert node.grants() == []
 
 
-def test_a_device_beside_our_runtime_is_booked_once(node: Node, bundles: Bundles, any_mode: str) -> None:
+def test_a_cdi_device_under_our_runtime_is_booked_once(node: Node, bundles: Bundles, any_mode: str) -> None:
     node.sim("2xT4")
     bundle = bundles(args=["sleep", "1000"], change=injected(node, "4g", "8g"))
     container = node.start(bundle)

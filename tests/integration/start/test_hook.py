@@ -36,7 +36,7 @@ def by_hooks_d(node: Node, stage: str, rename: str = "bundle") -> Callable[[dict
     return change
 
 
-def beside_ours(node: Node, stage: str) -> Callable[[dict[str, Any]], None]:
+def by_a_link(node: Node, stage: str) -> Callable[[dict[str, Any]], None]:
     """The same by another file on the disk: the shim must not take the hook for its own."""
     copy = node.folder / "hook"
     copy.symlink_to(node.hook)
@@ -75,7 +75,7 @@ def test_hooks_of_an_engine_give_a_slice_without_the_shim(
 def test_hooks_of_an_engine_beside_the_shims_own_give_one_slice(
     node: Node, bundles: Bundles, mode: str
 ) -> None:
-    change = beside_ours(node, "prestart")
+    change = by_a_link(node, "prestart")
     container = node.start(bundles("XPU_MEM=4G", args=["sleep", "1000"], change=change))
     (entry,) = node.json("ps")
     assert entry["memory_bytes"] == 4 * GIB

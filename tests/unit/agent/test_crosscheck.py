@@ -116,7 +116,7 @@ def test_the_samples_of_a_containers_processes_are_added_up() -> None:
     assert found is not None and list(found.values()) == pytest.approx([0.29, 0.395])
 
 
-def test_many_processes_whose_samples_are_rounded_up_are_evidence_only_beside_others() -> None:
+def test_rounded_up_samples_of_many_processes_are_evidence_only_if_others_use_the_device() -> None:
     debt = Debt()
     samples, owners = dict.fromkeys(range(40), 0.01), dict.fromkeys(range(40), 0)  # each has used 0.6 %
     for _ in range(1000):
